@@ -1,0 +1,331 @@
+"""Moment exchange (Sec. 3 and Algorithm 1): features of A with the moments of B.
+
+Two implementations of one formula. `_readable` is F⁻¹(F(h), moments of the partner), differentiated by autograd: it is
+what compilers and torch.func see, and what second derivatives are taken of. `_Fast` computes the same in eager mode
+with a hand-written backward that keeps nothing of the size of the features. The tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypedDict, final
+
+import torch
+from torch import Tensor
+
+from momentex.errors import PairingError, did_you_mean
+from momentex.moments import Moments, accumulation_dtype, put, strip, take
+from momentex.opened import Groups, Layout, check_numbers, open_features
+from momentex.over import PONO, Over
+
+
+def exchange_moments(
+    h: Tensor,
+    index: Tensor,
+    over: Over = PONO(),
+    *,
+    mask: Tensor | None = None,
+    batch: Tensor | None = None,
+    channel_dim: int = 1,
+    batch_dim: int = 0,
+    skip: int = 0,
+    eps: float = 1e-5,
+    correction: int = 1,
+    detach: bool = False,
+) -> Tensor:
+    """`h` with the moments of `h[index]`: sample i keeps its normalised features and gets the moments of index[i].
+
+        h_i ← F⁻¹(ĥ_i, μ_index[i], σ_index[i])        for PONO:  σ_B (h_A − μ_A) / σ_A + μ_B        (Sec. 3, Alg. 1)
+
+    `index` is any map of the batch into itself, a permutation or not. A sample with `index[i] == i` comes out
+    bit-identical. So does one without enough valid positions (fewer than two under `mask` or `batch`); it gives its
+    moments to nobody either. The result has the dtype and memory format of `h`; moments are computed in float32 at
+    least. `detach=True` treats the moments that are received as constants: no gradient reaches the partner (the paper
+    lets it). All other arguments are those of `normalize`.
+
+    >>> h = torch.tensor([[[0.0], [2.0]], [[10.0], [30.0]]])  # two samples, two channels, one position
+    >>> exchange_moments(h, torch.tensor([1, 0])).squeeze(-1).round(decimals=3)
+    tensor([[10., 30.],
+            [-0.,  2.]])
+    """
+    how = How(over, Layout(channel_dim, batch_dim, skip), eps, correction, detach)
+    return exchange(h, index, how, mask=mask, batch=batch).h
+
+
+class Moves(NamedTuple):
+    """Which moments come from the partner, and whether gradients go there."""
+
+    mean: bool
+    std: bool
+    detach: bool
+
+
+@final
+class Form(TypedDict, total=False):
+    """The keywords of `exchange_moments` that describe the features and the numerics, and `compiled`."""
+
+    channel_dim: int
+    batch_dim: int
+    skip: int
+    eps: float
+    correction: int
+    detach: bool
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class How:
+    """What is exchanged and how: everything about an exchange that does not change from batch to batch."""
+
+    over: Over = PONO()
+    layout: Layout = Layout()
+    eps: float = 1e-5
+    correction: int = 1
+    detach: bool = False
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        check_numbers(self.eps, self.correction)
+
+    @staticmethod
+    def of(over: Over, form: Form) -> How:
+        """From keywords; an unknown one is named, with the near ones."""
+        for name in form.keys() - Form.__annotations__.keys():
+            hint = did_you_mean(name, Form.__annotations__)
+            raise TypeError(f"unexpected keyword {name!r}. {hint or 'Known are ' + ', '.join(Form.__annotations__)}")
+        numbers = {name: value for name, value in form.items() if name not in ("channel_dim", "batch_dim", "skip")}
+        layout = Layout(form.get("channel_dim", 1), form.get("batch_dim", 0), form.get("skip", 0))
+        return How(over, layout, **numbers)  # type: ignore[arg-type]
+
+    @property
+    def moves(self) -> Moves:
+        return Moves(self.over.centred and self.over.only != "std", self.over.only != "mean", self.detach)
+
+
+class Exchanged(NamedTuple):
+    """The new features, and the moments that the old ones had (without gradient), as `normalize` returns them."""
+
+    h: Tensor
+    moments: Moments
+
+
+def exchange(h: Tensor, index: Tensor, how: How, *, mask: Tensor | None, batch: Tensor | None) -> Exchanged:
+    """`exchange_moments` for callers that decide once how, and want to see the moments."""
+    check_index(index)
+    numbers = {"eps": how.eps, "correction": how.correction}
+    opened = open_features(h, how.over, how.layout, mask=mask, batch=batch, sets=len(index), **numbers)
+    if batch is None and len(index) != opened.v.shape[0]:
+        raise PairingError(
+            f"index has {len(index)} entries for a batch of {opened.v.shape[0]} (features {tuple(h.shape)}); it needs "
+            "one for each sample: the sample whose moments it gets."
+        )
+    index = sit_out(index.to(h.device), opened.groups.enough)
+    v, moments = _run(opened.v, index, opened.groups, how)
+    return Exchanged(opened.close(v), moments.closed())
+
+
+def _run(v: Tensor, index: Tensor, groups: Groups, how: How) -> tuple[Tensor, Moments]:
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return _readable(v, index, groups, how.moves)
+    if how.compiled:
+        return _compiled()(v, index, groups, how.moves)
+    v, mean, std = _Fast.apply(v, index, groups, how.moves)
+    return v, Moments(mean, std)
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Tensor, Moments]]:
+    return torch.compile(_readable, fullgraph=True)
+
+
+def check_index(index: Tensor) -> None:
+    """Raise unless `index` is one axis of whole numbers from 0 to its own length, exclusive."""
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
+        given = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+        raise PairingError(f"index is {given}; it must be a tensor of whole numbers with one axis: (batch,).")
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or index.device.type != "cpu":
+        return  # looking at the values would wait for the device, or break the graph; index_select checks them there
+    low, high = (int(index.min()), int(index.max())) if len(index) else (0, -1)
+    if low < 0 or high >= len(index):
+        raise PairingError(
+            f"index has entries from {low} to {high}; for a batch of {len(index)} they must be 0 to {len(index) - 1}."
+        )
+
+
+def sit_out(index: Tensor, enough: Tensor | None) -> Tensor:
+    """`index` in which samples without enough valid positions neither give nor receive. No look at the values."""
+    if enough is None:
+        return index
+    takes_part = enough & enough.index_select(0, index)
+    return torch.where(takes_part, index, torch.arange(len(index), device=index.device, dtype=index.dtype))
+
+
+def _stays(index: Tensor, like: Tensor) -> Tensor:
+    """(batch, 1, 1, …): true for the samples that keep their own moments."""
+    stays = index == torch.arange(len(index), device=index.device, dtype=index.dtype)
+    return stays.view(-1, *[1] * (like.ndim - 1))
+
+
+# --- the readable reference ------------------------------------------------------------------------------------------
+
+
+def _readable(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Moments]:
+    f = v.to(accumulation_dtype(v))
+    own = take(f, groups)
+    partner = own.at(index)
+    if moves.detach:
+        partner = Moments(partner.mean.detach(), partner.std.detach())
+    received = Moments(partner.mean if moves.mean else own.mean, partner.std if moves.std else own.std)
+    exchanged = put(strip(f, own, groups), received, groups).to(v.dtype)
+    exchanged = torch.where(groups.spread(_stays(index, own.mean)), v, exchanged)
+    return groups.unless_padding(exchanged, v), Moments(own.mean.detach(), own.std.detach())
+
+
+# --- the fast path ---------------------------------------------------------------------------------------------------
+#
+# With j running over all samples that receive from b, x̂ = (x − μ)/σ, N elements in a group, D = N − correction, and
+# for each sample a = Σ g, c = Σ g x̂, s = σ_index / σ (over the group):
+#
+#     y_b  = s_b (x_b − μ_b) + μ_index[b]
+#     dx_b = s_b g_b + k1_b (x_b − μ_b) + k0_b     k1 = (Σ_j c_j − s c) / (D σ)     k0 = (Σ_j a_j − s a) / N
+#
+# A sample that stays has s = 1, subtracts 0 and adds −0.0 (x + −0.0 is x for every x, +0.0 turns −0.0 around): exact,
+# and without a pass over the features.
+
+
+class _Fast(torch.autograd.Function):
+    """Saves the features, two moment maps and the index; works in few large blocks of whole samples."""
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def forward(ctx: Any, v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Tensor, Tensor]:
+        own = _take_in_blocks(v, groups)
+        stays = _stays(index, own.mean)
+        received = own.mean.index_select(0, index) if moves.mean else own.mean
+        subtract = groups.spread(own.mean.masked_fill(stays, 0.0))
+        gain = groups.spread(_gain(own.std, index, moves, stays))
+        add = groups.spread(received.masked_fill(stays, -0.0))
+        out = torch.empty_like(v)
+        for rows, work in _blocks(v, out):
+            _subtract(v[rows], subtract[rows], work)
+            torch.addcmul(add[rows], work, gain[rows], out=work)
+            _write(out, rows, work, groups.mask, v)
+        ctx.save_for_backward(v, own.mean, own.std, index)
+        ctx.groups, ctx.moves = groups, moves
+        ctx.mark_non_differentiable(own.mean, own.std)
+        ctx.set_materialize_grads(False)
+        return out, own.mean, own.std
+
+    @staticmethod
+    # pyrefly: ignore[bad-override]
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, None, None, None]:
+        if grad is None:
+            return None, None, None, None
+        v, mean, std, index = ctx.saved_tensors
+        groups, moves = ctx.groups, ctx.moves
+        if torch.is_grad_enabled():  # create_graph=True: what follows is not differentiable
+            out, _moments = _readable(v, index, groups, moves)
+            return torch.autograd.grad(out, v, grad, create_graph=True)[0], None, None, None
+        stays = _stays(index, mean)
+        gain = _gain(std, index, moves, stays)
+        a, centred = _gradient_sums(v, grad, mean, groups)
+        a, c = a.masked_fill_(stays, 0), centred.div_(std).masked_fill_(stays, 0)
+        k1, k0 = _coefficients(a, c, gain, std, index, groups, moves)
+        mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
+        out = torch.empty_like(v)
+        for rows, work in _blocks(v, out):
+            _subtract(v[rows], mean[rows], work)
+            torch.addcmul(k0[rows], work, k1[rows], out=work)
+            work.addcmul_(grad[rows].to(work.dtype), gain[rows])
+            _write(out, rows, work, groups.mask, grad)
+        return out, None, None, None
+
+
+def _take_in_blocks(v: Tensor, groups: Groups) -> Moments:
+    """`take`, a block at a time and in place."""
+    dims, dtype = groups.dims, accumulation_dtype(v)
+    if not groups.centred:
+        squares = [_sum(_padded(v[rows], rows, groups).to(dtype).square(), dims) for rows, _ in _blocks(v)]
+        variance = groups.collect(torch.cat(squares)) / groups.divisor
+        return Moments(torch.zeros_like(variance), variance.add_(groups.eps).sqrt_())
+    sums = [_sum(_padded(v[rows], rows, groups), dims, dtype) for rows, _ in _blocks(v)]
+    mean = groups.collect(torch.cat(sums)) / groups.divisor
+    of_rows = groups.spread(mean)
+    squares: list[Tensor] = []
+    for rows, work in _blocks(v):
+        _subtract(v[rows], of_rows[rows], work)
+        squares.append(_sum(_padded(work.square_(), rows, groups), dims))
+    variance = groups.collect(torch.cat(squares)) / groups.spare
+    return Moments(mean, variance.add_(groups.eps).sqrt_())
+
+
+def _gradient_sums(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+    """Σ g and Σ g (x − μ) over each group; the raw form Σ g x − μ Σ g would cancel."""
+    of_rows = groups.spread(mean)
+    sums: list[Tensor] = []
+    centred: list[Tensor] = []
+    for rows, work in _blocks(v):
+        g = _padded(grad[rows], rows, groups)
+        sums.append(_sum(g, groups.dims, work.dtype))
+        _subtract(v[rows], of_rows[rows], work)
+        centred.append(_sum(_padded(work.mul_(g), rows, groups), groups.dims))
+    return groups.collect(torch.cat(sums)), groups.collect(torch.cat(centred))
+
+
+def _coefficients(
+    a: Tensor, c: Tensor, gain: Tensor, std: Tensor, index: Tensor, groups: Groups, moves: Moves
+) -> tuple[Tensor, Tensor]:
+    """k1 and k0 of the formula above. For a permutation each sum over receivers has one term: order does not matter."""
+    mean_given, std_given = (
+        torch.zeros_like(m) if moves.detach else torch.zeros_like(m).index_add_(0, index, m) for m in (a, c)
+    )
+    if not moves.mean:
+        mean_given = a
+    k1 = (std_given - gain * c) / (groups.spare * std) if moves.std else torch.zeros_like(c)
+    k0 = (mean_given - gain * a) / groups.divisor if groups.centred else torch.zeros_like(a)
+    return k1, k0
+
+
+def _gain(std: Tensor, index: Tensor, moves: Moves, stays: Tensor) -> Tensor:
+    if not moves.std:
+        return torch.ones_like(std)
+    return std.index_select(0, index).div_(std).masked_fill_(stays, 1.0)
+
+
+_BLOCK = 2**20  # elements. Smaller blocks are more parallel regions, each of which waits for the slowest thread
+
+
+def _blocks(v: Tensor, out: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """Whole samples at a time, each with room to work in: the rows of `out` if they are wide enough, or scratch."""
+    rows, dtype = len(v), accumulation_dtype(v)
+    if v.device.type == "cpu" and v.numel():
+        rows = max(1, _BLOCK * len(v) // v.numel())
+    room = torch.empty_like(v[:rows], dtype=dtype) if out is None or out.dtype != dtype else out
+    for start in range(0, len(v), rows):
+        block = slice(start, start + rows)
+        yield block, room[block] if room is out else room[: len(v) - start]
+
+
+def _subtract(v: Tensor, m: Tensor, out: Tensor) -> None:
+    if v.dtype == out.dtype:
+        torch.sub(v, m, out=out)
+    else:
+        out.copy_(v).sub_(m)
+
+
+def _sum(v: Tensor, dims: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+    return v.sum(dims, keepdim=True, dtype=dtype) if dims else v.to(dtype or v.dtype)
+
+
+def _padded(v: Tensor, rows: slice, groups: Groups) -> Tensor:
+    return v if groups.mask is None else torch.where(groups.mask[rows], v, 0)
+
+
+def _write(out: Tensor, rows: slice, work: Tensor, mask: Tensor | None, otherwise: Tensor) -> None:
+    """`work` into `out`, and into padding what stood there before."""
+    if mask is not None:
+        torch.where(mask[rows], work, otherwise[rows].to(work.dtype), out=work)
+    if out.dtype != work.dtype:
+        out[rows] = work

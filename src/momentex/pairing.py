@@ -1,0 +1,169 @@
+"""Who gets whose moments, with which weight, at which layer: everything random about one step, drawn in one place.
+
+A `Plan` is a function of (seed, step, stream, rank) alone. It is drawn on the CPU and outside of any compiled graph, so
+it is the same on every device, arms of one seed see the same pairs, and resuming needs two integers. The coin, λ of the
+batch and the layer ignore the rank (all ranks take the same branch); what belongs to single samples does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from momentex.errors import OutOfRange, PairingError, check_fraction, did_you_mean
+
+Pairing: TypeAlias = Literal["permutation", "derangement", "other_class", "same_class"]
+Per: TypeAlias = Literal["batch", "sample"]
+PAIRINGS: tuple[Pairing, ...] = ("permutation", "derangement", "other_class", "same_class")
+
+
+@dataclass(frozen=True)
+class Beta:
+    """λ drawn from Beta(a, b), one for the batch or one for each sample. `b` is `a` unless given.
+
+    >>> Beta(1.0)
+    Beta(a=1.0, b=1.0, per='batch')
+    """
+
+    a: float
+    b: float = 0.0
+    per: Per = "batch"
+
+    def __post_init__(self) -> None:
+        if self.b == 0.0:
+            object.__setattr__(self, "b", self.a)
+        if not (self.a > 0 and self.b > 0):
+            raise OutOfRange(f"Beta({self.a!r}, {self.b!r}): both parameters must be greater than 0.")
+        check_per(self.per)
+
+    def draw(self, generator: torch.Generator, size: int) -> Tensor:
+        # Beta from two Gammas, as torch.distributions does; `_standard_gamma` is the one draw that takes a generator
+        shape = torch.tensor([self.a, self.b], dtype=torch.float64).expand(size, 2)
+        gammas = torch._standard_gamma(shape, generator=generator)
+        return gammas[:, 0] / gammas.sum(1)
+
+
+Lam: TypeAlias = float | Beta
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What must be known both inside and outside of the model for one step.
+
+    index   (batch,) on the CPU: sample i gets the moments of index[i], and index[i] == i takes no part
+    lam     weight of the sample itself: a float, or (batch,)
+    layer   where it happens
+    on      False if the coin said no: the plain step, and index is the identity
+    asked   of how many samples the coin said yes (all, if None); those of them that keep themselves are self pairs
+    """
+
+    index: Tensor
+    lam: float | Tensor
+    layer: str
+    on: bool = True
+    asked: int | None = None
+
+
+def stream(seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
+    """The generator of (seed, step, name, rank). The key is mixed to 32 bits: the CPU generator ignores higher ones.
+
+    >>> torch.rand(1, generator=stream(0, 7, "coin")) == torch.rand(1, generator=stream(0, 7, "coin"))
+    tensor([True])
+    """
+    key = hashlib.blake2b(f"{seed}/{step}/{name}/{rank}".encode(), digest_size=4).digest()
+    return torch.Generator().manual_seed(int.from_bytes(key, "little"))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How plans are drawn; p is a probability, λ a number or a distribution."""
+
+    lam: Lam
+    p: float
+    per: Per
+    pairing: Pairing
+    layers: tuple[str, ...]
+
+    def draw(
+        self, seed: int, step: int, rank: int, size: int, *, labels: Tensor | None = None, index: Tensor | None = None
+    ) -> Plan:
+        """The plan of this step for a batch of `size`. `index` is a pairing that is already decided."""
+        layer = self.layers[0]
+        if len(self.layers) > 1:
+            layer = self.layers[int(torch.randint(len(self.layers), (), generator=stream(seed, step, "layer")))]
+        me = torch.arange(size)
+        if self.per == "batch":
+            coin = torch.rand((), generator=stream(seed, step, "coin")) < self.p
+            takes_part, on = coin.expand(size), bool(coin)
+        else:
+            takes_part = torch.rand(size, generator=stream(seed, step, "coin", rank)) < self.p
+            on = self.p > 0
+        if not on or size < 2:  # a batch of one exchanges nothing and mixes nothing
+            return Plan(me, 1.0, layer, on=False)
+        if index is None:
+            index = pair(self.pairing, size, stream(seed, step, "pairing", rank), labels)
+        index = torch.where(takes_part, index, me)
+        return Plan(index, self._lam(seed, step, rank, size), layer, asked=int(takes_part.sum()))
+
+    def _lam(self, seed: int, step: int, rank: int, size: int) -> float | Tensor:
+        if not isinstance(self.lam, Beta):
+            return self.lam
+        if self.lam.per == "batch":
+            return float(self.lam.draw(stream(seed, step, "lam"), 1))
+        return self.lam.draw(stream(seed, step, "lam", rank), size).float()
+
+
+def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor | None = None) -> Tensor:
+    """A partner for each of `size` samples, on the CPU. A sample for which there is none keeps itself.
+
+    "permutation" may pair a sample with itself (once a batch on average, as published); "derangement" does not;
+    "other_class" and "same_class" draw uniformly among the samples that qualify, so one may give to several.
+
+    >>> pair("other_class", 3, stream(0, 0, "pairing"), torch.tensor([5, 5, 8]))[:2]
+    tensor([2, 2])
+    """
+    if pairing == "permutation":
+        return torch.randperm(size, generator=generator)
+    me = torch.arange(size)
+    if pairing == "derangement":
+        index = me
+        while size > 1 and bool((index == me).any()):  # accepted once in e ≈ 2.7 tries; uniform over derangements
+            index = torch.randperm(size, generator=generator)
+        return index
+    same = _classes(labels, size, pairing)
+    same = same[:, None] == same[None, :]
+    allowed = same & (me[:, None] != me) if pairing == "same_class" else ~same
+    index = torch.rand(size, size, generator=generator).masked_fill_(~allowed, -1).argmax(1)
+    return torch.where(allowed.any(1), index, me)
+
+
+def check_pairing(pairing: str) -> None:
+    if pairing not in PAIRINGS:
+        known = ", ".join(map(repr, PAIRINGS))
+        raise PairingError(f"pairing is {pairing!r}; known are {known}. {did_you_mean(str(pairing), PAIRINGS)}".strip())
+
+
+def check_per(per: str) -> None:
+    if per not in ("batch", "sample"):
+        raise PairingError(f"per is {per!r}; it is 'batch' (one draw for all) or 'sample' (one for each).")
+
+
+def check_lam(lam: Lam) -> Lam:
+    return lam if isinstance(lam, Beta) else check_fraction("lam", lam)
+
+
+def _classes(labels: Tensor | None, size: int, pairing: str) -> Tensor:
+    """One class a sample, on the CPU."""
+    if labels is not None and labels.ndim == 2 and labels.is_floating_point():
+        labels = labels.argmax(1)
+    if labels is None or labels.shape != (size,) or labels.is_floating_point():
+        given = "none" if labels is None else f"{labels.dtype} {tuple(labels.shape)}"
+        raise PairingError(
+            f"pairing={pairing!r} needs one class for each of the {size} samples: class indices (batch,) or soft rows "
+            f"(batch, classes). Labels given: {given}. Use pairing='permutation', or hand in index=."
+        )
+    return labels.detach().cpu()
