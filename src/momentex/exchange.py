@@ -7,10 +7,10 @@ with a hand-written backward that keeps nothing of the size of the features. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypedDict, final
+from typing import Any, NamedTuple, TypeAlias, TypedDict, final
 
 import torch
 from torch import Tensor
@@ -201,16 +201,16 @@ class _Fast(torch.autograd.Function):
     @staticmethod
     # pyrefly: ignore[bad-override]
     def forward(ctx: Any, v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Tensor, Tensor]:
-        own = _take_in_blocks(v, groups)
+        out = torch.empty_like(v)
+        blocks = _blocks(v, out, groups)
+        own = _take_in_blocks(v, groups, blocks)
         stays = _stays(index, own.mean)
         received = own.mean.index_select(0, index) if moves.mean else own.mean
         subtract = groups.spread(own.mean.masked_fill(stays, 0.0))
         gain = groups.spread(_gain(own.std, index, moves, stays))
         add = groups.spread(received.masked_fill(stays, -0.0))
-        out = torch.empty_like(v)
-        for rows, work in _blocks(v, out):
-            _subtract(v[rows], subtract[rows], work)
-            torch.addcmul(add[rows], work, gain[rows], out=work)
+        for rows, work in blocks:
+            _subtract(v[rows], subtract[rows], work).mul_(gain[rows]).add_(add[rows])
             _write(out, rows, work, groups.mask, v)
         ctx.save_for_backward(v, own.mean, own.std, index)
         ctx.groups, ctx.moves = groups, moves
@@ -230,48 +230,52 @@ class _Fast(torch.autograd.Function):
             return torch.autograd.grad(out, v, grad, create_graph=True)[0], None, None, None
         stays = _stays(index, mean)
         gain = _gain(std, index, moves, stays)
-        a, centred = _gradient_sums(v, grad, mean, groups)
+        out = torch.empty_like(v)
+        blocks = _blocks(v, out, groups)
+        a, centred = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
         a, c = a.masked_fill_(stays, 0), centred.div_(std).masked_fill_(stays, 0)
         k1, k0 = _coefficients(a, c, gain, std, index, groups, moves)
         mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
-        out = torch.empty_like(v)
-        for rows, work in _blocks(v, out):
-            _subtract(v[rows], mean[rows], work)
-            torch.addcmul(k0[rows], work, k1[rows], out=work)
+        for rows, work in blocks:
+            _subtract(v[rows], mean[rows], work).mul_(k1[rows]).add_(k0[rows])
             work.addcmul_(grad[rows].to(work.dtype), gain[rows])
             _write(out, rows, work, groups.mask, grad)
         return out, None, None, None
 
 
-def _take_in_blocks(v: Tensor, groups: Groups) -> Moments:
+Block: TypeAlias = tuple[slice, Tensor]  # rows of the batch, and room to work in
+
+
+def _take_in_blocks(v: Tensor, groups: Groups, blocks: list[Block]) -> Moments:
     """`take`, a block at a time and in place."""
-    dims, dtype = groups.dims, accumulation_dtype(v)
-    if not groups.centred:
-        squares = [_sum(_padded(v[rows], rows, groups).to(dtype).square(), dims) for rows, _ in _blocks(v)]
-        variance = groups.collect(torch.cat(squares)) / groups.divisor
-        return Moments(torch.zeros_like(variance), variance.add_(groups.eps).sqrt_())
-    sums = [_sum(_padded(v[rows], rows, groups), dims, dtype) for rows, _ in _blocks(v)]
-    mean = groups.collect(torch.cat(sums)) / groups.divisor
-    of_rows = groups.spread(mean)
-    squares: list[Tensor] = []
-    for rows, work in _blocks(v):
-        _subtract(v[rows], of_rows[rows], work)
-        squares.append(_sum(_padded(work.square_(), rows, groups), dims))
-    variance = groups.collect(torch.cat(squares)) / groups.spare
+    taken = [_take_in_place(v[rows], groups.of_rows(rows), work) for rows, work in blocks]
+    return Moments(torch.cat([m.mean for m in taken]), torch.cat([m.std for m in taken]))
+
+
+def _take_in_place(v: Tensor, groups: Groups, work: Tensor) -> Moments:
+    f = v if v.dtype == work.dtype else work.copy_(v)
+    if groups.centred:
+        mean = groups.sum(groups.zero_padding(f)).div_(groups.divisor)
+        squares = torch.sub(f, groups.spread(mean), out=work).square_()
+        variance = groups.sum(groups.zero_padding(squares)).div_(groups.spare)
+    else:
+        squares = torch.square(f, out=work)
+        variance = groups.sum(groups.zero_padding(squares)).div_(groups.divisor)
+        mean = torch.zeros_like(variance)
     return Moments(mean, variance.add_(groups.eps).sqrt_())
 
 
-def _gradient_sums(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+def _gradient_sums(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups, blocks: list[Block]) -> tuple[Tensor, Tensor]:
     """Σ g and Σ g (x − μ) over each group; the raw form Σ g x − μ Σ g would cancel."""
-    of_rows = groups.spread(mean)
     sums: list[Tensor] = []
     centred: list[Tensor] = []
-    for rows, work in _blocks(v):
-        g = _padded(grad[rows], rows, groups)
-        sums.append(_sum(g, groups.dims, work.dtype))
-        _subtract(v[rows], of_rows[rows], work)
-        centred.append(_sum(_padded(work.mul_(g), rows, groups), groups.dims))
-    return groups.collect(torch.cat(sums)), groups.collect(torch.cat(centred))
+    for rows, work in blocks:
+        part = groups.of_rows(rows)
+        g = part.zero_padding(grad[rows]).to(work.dtype)
+        sums.append(part.sum(g))
+        products = _subtract(v[rows], mean[rows], work).mul_(g)
+        centred.append(part.sum(part.zero_padding(products)))
+    return torch.cat(sums), torch.cat(centred)
 
 
 def _coefficients(
@@ -297,30 +301,20 @@ def _gain(std: Tensor, index: Tensor, moves: Moves, stays: Tensor) -> Tensor:
 _BLOCK = 2**20  # elements. Smaller blocks are more parallel regions, each of which waits for the slowest thread
 
 
-def _blocks(v: Tensor, out: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """Whole samples at a time, each with room to work in: the rows of `out` if they are wide enough, or scratch."""
-    rows, dtype = len(v), accumulation_dtype(v)
-    if v.device.type == "cpu" and v.numel():
+def _blocks(v: Tensor, out: Tensor, groups: Groups) -> list[Block]:
+    """Whole samples at a time, each with room to work in: the rows of `out` if they are wide enough, or one scratch."""
+    rows, dtype = max(1, len(v)), accumulation_dtype(v)
+    if v.device.type == "cpu" and v.numel() and groups.batch is None:  # a set may have points in any row
         rows = max(1, _BLOCK * len(v) // v.numel())
-    room = torch.empty_like(v[:rows], dtype=dtype) if out is None or out.dtype != dtype else out
-    for start in range(0, len(v), rows):
-        block = slice(start, start + rows)
-        yield block, room[block] if room is out else room[: len(v) - start]
+    starts = range(0, max(1, len(v)), rows)
+    if out.dtype == dtype:
+        return [(slice(start, start + rows), out[start : start + rows]) for start in starts]
+    scratch = torch.empty_like(v[:rows], dtype=dtype)
+    return [(slice(start, start + rows), scratch[: len(v) - start]) for start in starts]
 
 
-def _subtract(v: Tensor, m: Tensor, out: Tensor) -> None:
-    if v.dtype == out.dtype:
-        torch.sub(v, m, out=out)
-    else:
-        out.copy_(v).sub_(m)
-
-
-def _sum(v: Tensor, dims: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    return v.sum(dims, keepdim=True, dtype=dtype) if dims else v.to(dtype or v.dtype)
-
-
-def _padded(v: Tensor, rows: slice, groups: Groups) -> Tensor:
-    return v if groups.mask is None else torch.where(groups.mask[rows], v, 0)
+def _subtract(v: Tensor, m: Tensor, out: Tensor) -> Tensor:
+    return torch.sub(v, m, out=out) if v.dtype == out.dtype else out.copy_(v).sub_(m)
 
 
 def _write(out: Tensor, rows: slice, work: Tensor, mask: Tensor | None, otherwise: Tensor) -> None:

@@ -54,6 +54,13 @@ class Groups(NamedTuple):
     sets: int = 0  # with `batch`: how many
     enough: Tensor | None = None  # (batch,): has at least two valid positions; None: all have
 
+    def of_rows(self, rows: slice) -> Groups:
+        """The groups of some samples. Sets are not cut: with a batch vector, `rows` must be all."""
+        if self.mask is None:
+            return self
+        assert isinstance(self.size, Tensor)
+        return self._replace(size=self.size[rows], mask=self.mask[rows])
+
     def zero_padding(self, v: Tensor) -> Tensor:
         # where, not multiplication: 0 · NaN is NaN
         return v if self.mask is None else torch.where(self.mask, v, 0)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,8 @@ from momentex.attach import find_layer, unwrapped
 from momentex.diagnostics import Strength
 from momentex.errors import FeatureError
 from momentex.moex import MomentExchange
-from momentex.over import PONO, Over
+from momentex.over import Over
 from momentex.targets import Targets
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from momentex.attach import Select, Where
-    from momentex.exchange import Form
 
 # The input of the first stage, which is what the paper's "first layer" means in every one of its experiments (Sec. 5.1:
 # "right before the first stage"), under the names that model libraries give to it.
@@ -127,17 +121,15 @@ def check(
     x: Any,
     y: Tensor | Targets,
     *,
-    over: Over = PONO(),
-    where: Where = "input",
-    select: Select = None,
     mask: Tensor | None = None,
     batch: Tensor | None = None,
-    **form: Unpack[Form],
+    **options: Any,
 ) -> Check:
     """One dry step: does the layer fire, how strong is the exchange, how many groups are constant?
 
-    The model runs forward once in train mode and is then as it was: buffers, mode, random state. All errors of a real
-    step come here first; a gain that explodes is warned about.
+    `options` are those of MomentExchange: over=, where=, select=, channel_dim=, … The model runs forward once in train
+    mode and is then as it was: buffers, mode, random state. All errors of a real step come here first; a gain that
+    explodes is warned about.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> check(model, "1", torch.randn(4, 3, 8, 8), torch.arange(4)).features
@@ -145,8 +137,8 @@ def check(
     """
     model = unwrapped(model)
     find_layer(model, layer)
-    options = {"where": where, "select": select, **form}
-    moex = MomentExchange(model, layer, over=over, p=1.0, pairing="derangement", **options)
+    moex = MomentExchange(model, layer, **options)
+    moex.p, moex.per, moex.pairing = 1.0, "batch", "derangement"  # everybody gets somebody else's
     try:
         with _undisturbed(model, training=True), torch.no_grad(), moex(y, mask=mask, batch=batch) as targets:
             _call(model, x)
@@ -158,7 +150,7 @@ def check(
         moex.remove()
     if strength is not None:
         strength.warn_if_it_explodes(layer)
-    return Check(layer, seen.features, over, strength, repr(targets))
+    return Check(layer, seen.features, moex._how.over, strength, repr(targets))
 
 
 def _recorder(name: str, reached: dict[str, list[tuple[str, str]]]) -> Any:
