@@ -228,13 +228,16 @@ class _Fast(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: what follows is not differentiable
             out, _moments = _readable(v, index, groups, moves)
             return torch.autograd.grad(out, v, grad, create_graph=True)[0], None, None, None
-        stays = _stays(index, mean)
-        gain = _gain(std, index, moves, stays)
         out = torch.empty_like(v)
         blocks = _blocks(v, out, groups)
-        a, centred = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
-        a, c = a.masked_fill_(stays, 0), centred.div_(std).masked_fill_(stays, 0)
-        k1, k0 = _coefficients(a, c, gain, std, index, groups, moves)
+        a, c = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
+        stays = _stays(index, mean)
+        gain = _gain(std, index, moves, stays)
+        k0 = _received_less_given(a.masked_fill_(stays, 0), gain, index, moves.mean, moves.detach).div_(groups.divisor)
+        c = c.div_(std).masked_fill_(stays, 0)
+        del a  # maps are as large as the features where a group has few channels
+        k1 = _received_less_given(c, gain, index, moves.std, moves.detach).div_(std).div_(groups.spare)
+        del c
         mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
         for rows, work in blocks:
             _subtract(v[rows], mean[rows], work).mul_(k1[rows]).add_(k0[rows])
@@ -267,29 +270,27 @@ def _take_in_place(v: Tensor, groups: Groups, work: Tensor) -> Moments:
 
 def _gradient_sums(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups, blocks: list[Block]) -> tuple[Tensor, Tensor]:
     """Σ g and Σ g (x − μ) over each group; the raw form Σ g x − μ Σ g would cancel."""
-    sums: list[Tensor] = []
-    centred: list[Tensor] = []
-    for rows, work in blocks:
-        part = groups.of_rows(rows)
-        g = part.zero_padding(grad[rows]).to(work.dtype)
-        sums.append(part.sum(g))
-        products = _subtract(v[rows], mean[rows], work).mul_(g)
-        centred.append(part.sum(part.zero_padding(products)))
-    return torch.cat(sums), torch.cat(centred)
+    parts = [_sums_of_block(v[r], grad[r], mean[r], groups.of_rows(r), work) for r, work in blocks]
+    return torch.cat([a for a, _ in parts]), torch.cat([c for _, c in parts])
 
 
-def _coefficients(
-    a: Tensor, c: Tensor, gain: Tensor, std: Tensor, index: Tensor, groups: Groups, moves: Moves
-) -> tuple[Tensor, Tensor]:
-    """k1 and k0 of the formula above. For a permutation each sum over receivers has one term: order does not matter."""
-    mean_given, std_given = (
-        torch.zeros_like(m) if moves.detach else torch.zeros_like(m).index_add_(0, index, m) for m in (a, c)
-    )
-    if not moves.mean:
-        mean_given = a
-    k1 = (std_given - gain * c) / (groups.spare * std) if moves.std else torch.zeros_like(c)
-    k0 = (mean_given - gain * a) / groups.divisor if groups.centred else torch.zeros_like(a)
-    return k1, k0
+def _sums_of_block(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups, work: Tensor) -> tuple[Tensor, Tensor]:
+    g = groups.zero_padding(grad).to(work.dtype)
+    products = _subtract(v, mean, work).mul_(g)
+    c = groups.sum(groups.zero_padding(products))
+    return groups.sum(g) if groups.centred else torch.zeros_like(c), c
+
+
+def _received_less_given(m: Tensor, gain: Tensor, index: Tensor, moves: bool, detach: bool) -> Tensor:
+    """Σ_j m_j − s m, in which m is used up; j runs over the sample itself if this moment stays where it is.
+
+    In a permutation every sum has one term, so that the order in which a GPU adds does not matter.
+    """
+    if not moves:
+        received = m.clone()
+    else:
+        received = torch.zeros_like(m) if detach else torch.zeros_like(m).index_add_(0, index, m)
+    return received.sub_(m.mul_(gain))
 
 
 def _gain(std: Tensor, index: Tensor, moves: Moves, stays: Tensor) -> Tensor:
@@ -298,16 +299,20 @@ def _gain(std: Tensor, index: Tensor, moves: Moves, stays: Tensor) -> Tensor:
     return std.index_select(0, index).div_(std).masked_fill_(stays, 1.0)
 
 
-_BLOCK = 2**20  # elements. Smaller blocks are more parallel regions, each of which waits for the slowest thread
+# Elements of a block: many in place, since smaller blocks are more parallel regions, and each waits for the slowest
+# thread. Narrow dtypes need scratch of the block's size: less, but more than the 2¹⁵ that torch gives to one thread.
+_BLOCK, _NARROW_BLOCK_PER_THREAD = 2**20, 2**16
 
 
 def _blocks(v: Tensor, out: Tensor, groups: Groups) -> list[Block]:
     """Whole samples at a time, each with room to work in: the rows of `out` if they are wide enough, or one scratch."""
     rows, dtype = max(1, len(v)), accumulation_dtype(v)
+    in_place = out.dtype == dtype
     if v.device.type == "cpu" and v.numel() and groups.batch is None:  # a set may have points in any row
-        rows = max(1, _BLOCK * len(v) // v.numel())
+        elements = _BLOCK if in_place else _NARROW_BLOCK_PER_THREAD * torch.get_num_threads()
+        rows = max(1, elements * len(v) // v.numel())
     starts = range(0, max(1, len(v)), rows)
-    if out.dtype == dtype:
+    if in_place:
         return [(slice(start, start + rows), out[start : start + rows]) for start in starts]
     scratch = torch.empty_like(v[:rows], dtype=dtype)
     return [(slice(start, start + rows), scratch[: len(v) - start]) for start in starts]
