@@ -16,7 +16,11 @@ from momentex import GN, IN, LN, PONO
 from momentex.exchange import How, exchange
 from momentex.over import Over
 
-SHAPES = ((128, 64, 8, 8), (128, 16, 32, 32), (128, 64, 32, 32))
+Shape = tuple[int, int, int, int]
+SHAPES: dict[str, tuple[Shape, ...]] = {
+    "cpu": ((128, 64, 8, 8), (128, 16, 32, 32), (128, 64, 32, 32)),
+    "cuda": ((128, 16, 32, 32), (256, 64, 56, 56)),  # CIFAR's and ImageNet's stem
+}
 OVERS: dict[str, Over] = {"PONO": PONO(), "IN": IN(), "LN": LN(), "GN(4)": GN(4)}
 FORMATS = {"NCHW": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,7 +33,7 @@ class Case:
     """One row of the table."""
 
     over: str
-    shape: tuple[int, int, int, int]
+    shape: Shape
     memory_format: str
     dtype: str
 
@@ -50,7 +54,7 @@ class Case:
         return x, grad, torch.randperm(self.shape[0], generator=generator).to(device)
 
 
-def cases(shapes: tuple[tuple[int, int, int, int], ...] = SHAPES) -> list[Case]:
+def cases(shapes: tuple[Shape, ...]) -> list[Case]:
     return [Case(o, s, f, d) for s in shapes for d in DTYPES for f in FORMATS for o in OVERS]
 
 
@@ -71,7 +75,7 @@ def operators(over: str) -> dict[str, Operator]:
 
 def measure(device: torch.device, *, rounds: int, quick: bool) -> Iterator[dict[str, Any]]:
     """A row for every case, as it is measured."""
-    for case in cases(SHAPES[:1] if quick else SHAPES):
+    for case in cases(SHAPES[device.type][: 1 if quick else None]):
         torch.compiler.reset()
         x, grad, index = case.tensors(device)
         variants = {name: partial(_step, op, x, index, grad) for name, op in operators(case.over).items()}

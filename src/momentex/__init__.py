@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from momentex.over import PONO as PONO
     from momentex.pairing import Beta as Beta
     from momentex.pairing import Plan as Plan
+    from momentex.pairing import Policy as Policy
     from momentex.pairing import pair as pair
     from momentex.pairing import stream as stream
     from momentex.survey import check as check
@@ -46,6 +47,7 @@ _HOME = {
     "PONO": "over",
     "Beta": "pairing",
     "Plan": "pairing",
+    "Policy": "pairing",
     "pair": "pairing",
     "stream": "pairing",
     "check": "survey",
@@ -65,6 +67,7 @@ __all__ = [
     "MomentExchange",
     "Moments",
     "Plan",
+    "Policy",
     "Targets",
     "check",
     "denormalize",

@@ -7,9 +7,12 @@ with a hand-written backward that keeps nothing of the size of the features. The
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypedDict, final
 
 import torch
@@ -17,8 +20,9 @@ from torch import Tensor
 
 from momentex.errors import PairingError, did_you_mean
 from momentex.moments import Moments, accumulation_dtype, put, strip, take
-from momentex.opened import Groups, Layout, check_numbers, open_features
-from momentex.over import PONO, Over
+from momentex.opened import Groups, Layout, Moves, check_numbers, open_features
+from momentex.over import PONO, Over, check_over
+from momentex.pairing import check_index, sit_out
 
 
 def exchange_moments(
@@ -54,14 +58,6 @@ def exchange_moments(
     return exchange(h, index, how, mask=mask, batch=batch).h
 
 
-class Moves(NamedTuple):
-    """Which moments come from the partner, and whether gradients go there."""
-
-    mean: bool
-    std: bool
-    detach: bool
-
-
 @final
 class Form(TypedDict, total=False):
     """The keywords of `exchange_moments` that describe the features and the numerics, and `compiled`."""
@@ -87,14 +83,16 @@ class How:
     compiled: bool = False
 
     def __post_init__(self) -> None:
+        check_over(self.over)
         check_numbers(self.eps, self.correction)
 
     @staticmethod
-    def of(over: Over, form: Form) -> How:
-        """From keywords; an unknown one is named, with the near ones."""
+    def of(over: Over, form: Form, others: Iterable[str] = ()) -> How:
+        """From keywords. An unknown one is named, with those near to it among the known ones and `others`."""
         for name in form.keys() - Form.__annotations__.keys():
-            hint = did_you_mean(name, Form.__annotations__)
-            raise TypeError(f"unexpected keyword {name!r}. {hint or 'Known are ' + ', '.join(Form.__annotations__)}")
+            known = [*others, *Form.__annotations__]
+            hint = did_you_mean(name, known) or f"Known are {', '.join(known)}."
+            raise TypeError(f"unexpected keyword {name!r}. {hint}")
         numbers = {name: value for name, value in form.items() if name not in ("channel_dim", "batch_dim", "skip")}
         layout = Layout(form.get("channel_dim", 1), form.get("batch_dim", 0), form.get("skip", 0))
         return How(over, layout, **numbers)  # type: ignore[arg-type]
@@ -140,28 +138,6 @@ def _compiled() -> Callable[..., tuple[Tensor, Moments]]:
     return torch.compile(_readable, fullgraph=True)
 
 
-def check_index(index: Tensor) -> None:
-    """Raise unless `index` is one axis of whole numbers from 0 to its own length, exclusive."""
-    if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
-        given = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
-        raise PairingError(f"index is {given}; it must be a tensor of whole numbers with one axis: (batch,).")
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or index.device.type != "cpu":
-        return  # looking at the values would wait for the device, or break the graph; index_select checks them there
-    low, high = (int(index.min()), int(index.max())) if len(index) else (0, -1)
-    if low < 0 or high >= len(index):
-        raise PairingError(
-            f"index has entries from {low} to {high}; for a batch of {len(index)} they must be 0 to {len(index) - 1}."
-        )
-
-
-def sit_out(index: Tensor, enough: Tensor | None) -> Tensor:
-    """`index` in which samples without enough valid positions neither give nor receive. No look at the values."""
-    if enough is None:
-        return index
-    takes_part = enough & enough.index_select(0, index)
-    return torch.where(takes_part, index, torch.arange(len(index), device=index.device, dtype=index.dtype))
-
-
 def _stays(index: Tensor, like: Tensor) -> Tensor:
     """(batch, 1, 1, …): true for the samples that keep their own moments."""
     stays = index == torch.arange(len(index), device=index.device, dtype=index.dtype)
@@ -201,17 +177,8 @@ class _Fast(torch.autograd.Function):
     @staticmethod
     # pyrefly: ignore[bad-override]
     def forward(ctx: Any, v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Tensor, Tensor]:
-        out = torch.empty_like(v)
-        blocks = _blocks(v, out, groups)
-        own = _take_in_blocks(v, groups, blocks)
-        stays = _stays(index, own.mean)
-        received = own.mean.index_select(0, index) if moves.mean else own.mean
-        subtract = groups.spread(own.mean.masked_fill(stays, 0.0))
-        gain = groups.spread(_gain(own.std, index, moves, stays))
-        add = groups.spread(received.masked_fill(stays, -0.0))
-        for rows, work in blocks:
-            _subtract(v[rows], subtract[rows], work).mul_(gain[rows]).add_(add[rows])
-            _write(out, rows, work, groups.mask, v)
+        kernels = _kernels_for(v, groups)
+        out, own = (kernels.forward if kernels else _forward)(v, index, groups, moves)
         ctx.save_for_backward(v, own.mean, own.std, index)
         ctx.groups, ctx.moves = groups, moves
         ctx.mark_non_differentiable(own.mean, own.std)
@@ -228,22 +195,54 @@ class _Fast(torch.autograd.Function):
         if torch.is_grad_enabled():  # create_graph=True: what follows is not differentiable
             out, _moments = _readable(v, index, groups, moves)
             return torch.autograd.grad(out, v, grad, create_graph=True)[0], None, None, None
-        out = torch.empty_like(v)
-        blocks = _blocks(v, out, groups)
-        a, c = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
-        stays = _stays(index, mean)
-        gain = _gain(std, index, moves, stays)
-        k0 = _received_less_given(a.masked_fill_(stays, 0), gain, index, moves.mean, moves.detach).div_(groups.divisor)
-        c = c.div_(std).masked_fill_(stays, 0)
-        del a  # maps are as large as the features where a group has few channels
-        k1 = _received_less_given(c, gain, index, moves.std, moves.detach).div_(std).div_(groups.spare)
-        del c
-        mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
-        for rows, work in blocks:
-            _subtract(v[rows], mean[rows], work).mul_(k1[rows]).add_(k0[rows])
-            work.addcmul_(grad[rows].to(work.dtype), gain[rows])
-            _write(out, rows, work, groups.mask, grad)
-        return out, None, None, None
+        kernels = _kernels_for(v, groups)
+        run = kernels.backward if kernels else _backward
+        return run(v, grad, Moments(mean, std), index, groups, moves), None, None, None
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    return import_module("momentex.kernels") if find_spec("triton") else None
+
+
+def _kernels_for(v: Tensor, groups: Groups) -> ModuleType | None:
+    kernels = _kernels() if v.device.type == "cuda" else None
+    return kernels if kernels is not None and kernels.serves(v, groups) else None
+
+
+def _forward(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Moments]:
+    out = torch.empty_like(v)
+    blocks = _blocks(v, out, groups)
+    own = _take_in_blocks(v, groups, blocks)
+    stays = _stays(index, own.mean)
+    received = own.mean.index_select(0, index) if moves.mean else own.mean
+    subtract = groups.spread(own.mean.masked_fill(stays, 0.0))
+    gain = groups.spread(_gain(own.std, index, moves, stays))
+    add = groups.spread(received.masked_fill(stays, -0.0))
+    for rows, work in blocks:
+        _subtract(v[rows], subtract[rows], work).mul_(gain[rows]).add_(add[rows])
+        _write(out, rows, work, groups.mask, v)
+    return out, own
+
+
+def _backward(v: Tensor, grad: Tensor, own: Moments, index: Tensor, groups: Groups, moves: Moves) -> Tensor:
+    mean, std = own
+    out = torch.empty_like(v)
+    blocks = _blocks(v, out, groups)
+    a, c = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
+    stays = _stays(index, mean)
+    gain = _gain(std, index, moves, stays)
+    k0 = _received_less_given(a.masked_fill_(stays, 0), gain, index, moves.mean, moves.detach).div_(groups.divisor)
+    c = c.div_(std).masked_fill_(stays, 0)
+    del a  # maps are as large as the features where a group has few channels
+    k1 = _received_less_given(c, gain, index, moves.std, moves.detach).div_(std).div_(groups.spare)
+    del c
+    mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
+    for rows, work in blocks:
+        _subtract(v[rows], mean[rows], work).mul_(k1[rows]).add_(k0[rows])
+        work.addcmul_(grad[rows].to(work.dtype), gain[rows])
+        _write(out, rows, work, groups.mask, grad)
+    return out
 
 
 Block: TypeAlias = tuple[slice, Tensor]  # rows of the batch, and room to work in

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,10 +24,10 @@ from momentex.errors import (
     check_fraction,
     did_you_mean,
 )
-from momentex.exchange import Form, How, check_index, sit_out
+from momentex.exchange import Form, How
 from momentex.opened import enough_positions
 from momentex.over import PONO, Over
-from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_lam, check_pairing, check_per
+from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_index, check_lam, check_pairing, check_per, sit_out
 from momentex.targets import Targets
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class MomentExchange:
         self.pairing: Pairing = pairing
         self.per: Per = per
         self.plan: Plan | None = None  # the last one
-        self._how = How.of(over, form)
+        self._how = How.of(over, form, signature(MomentExchange).parameters.keys() - {"form"})
         self._modules: dict[str, nn.Module] = {}
         self._hooks: dict[str, Hook] = {}
         self._handles: list[Any] = []
@@ -226,7 +227,7 @@ class MomentExchange:
         p = check_fraction("p", self.p(self.step)) if callable(self.p) else self.p
         policy = Policy(lam, p if self.enabled else 0.0, self.per, self.pairing, self.layers)
         rank = _rank() if self.rank is None else self.rank
-        plan = policy.draw(self.seed, self.step, rank, size, labels=labels, index=index)
+        plan = policy.draw(self.seed, self.step, size, rank=rank, labels=labels, index=index)
         self.step += 1
         return plan
 
@@ -318,7 +319,8 @@ class Step:
         if hook.calls > 1:
             raise LayerDidNotFire(
                 f"layer {layer!r} fired {hook.calls} times in one block, and each pass exchanged moments, while the "
-                "labels were mixed once. Use one block for each forward pass, or a layer that a pass goes through once."
+                "labels were mixed once. Use one block for each forward pass (a teacher's goes outside), or a layer "
+                "that a pass goes through once."
             )
         if hook.calls == 0 and not hook.traced:
             raise LayerDidNotFire(

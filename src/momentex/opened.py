@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from momentex.errors import FeatureError, GroupError, OutOfRange, PairingError, ShapeError
-from momentex.over import IN, Over
+from momentex.over import IN, Over, check_over
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,14 @@ class Groups(NamedTuple):
         return self.size if isinstance(self.size, int) else self.size.clamp(min=1)
 
 
+class Moves(NamedTuple):
+    """Which moments come from the partner, and whether gradients go there."""
+
+    mean: bool
+    std: bool
+    detach: bool
+
+
 class Opened(NamedTuple):
     """Opened features and the way back."""
 
@@ -121,6 +129,7 @@ def open_features(
     correction: int,
 ) -> Opened:
     """Check everything that shapes and values can tell, then open `h` for `over`."""
+    check_over(over)
     check_numbers(eps, correction)
     f, prefix, mask, axes = _sample_first(h, layout, mask, batch)
     channels = f.shape[1]

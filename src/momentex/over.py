@@ -137,3 +137,12 @@ class LRN:
 
 
 Over: TypeAlias = PONO | IN | LN | GN | LRN
+
+
+def check_over(over: object) -> None:
+    """Raise unless `over` is one of the values of this module; strings and the bare classes are not."""
+    if not isinstance(over, (PONO, IN, LN, GN, LRN)):
+        given = f"the class {over.__name__}" if isinstance(over, type) else repr(over)
+        raise GroupError(
+            f"over is {given}; it must be a value from momentex: PONO(), PONO(groups=2), IN(), LN(), GN(groups), LRN()."
+        )

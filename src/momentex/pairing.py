@@ -80,16 +80,28 @@ def stream(seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Policy:
-    """How plans are drawn; p is a probability, λ a number or a distribution."""
+    """How plans are drawn. MomentExchange has one; without a model, this is how a control draws the same pairs.
 
-    lam: Lam
-    p: float
-    per: Per
-    pairing: Pairing
-    layers: tuple[str, ...]
+    >>> plan = Policy(lam=0.9, p=1.0).draw(seed=0, step=0, size=4)
+    >>> plan.lam, sorted(plan.index.tolist())
+    (0.9, [0, 1, 2, 3])
+    """
+
+    lam: Lam = 0.9
+    p: float = 0.5
+    per: Per = "batch"
+    pairing: Pairing = "permutation"
+    layers: tuple[str, ...] = ("",)
 
     def draw(
-        self, seed: int, step: int, rank: int, size: int, *, labels: Tensor | None = None, index: Tensor | None = None
+        self,
+        seed: int,
+        step: int,
+        size: int,
+        *,
+        rank: int = 0,
+        labels: Tensor | None = None,
+        index: Tensor | None = None,
     ) -> Plan:
         """The plan of this step for a batch of `size`. `index` is a pairing that is already decided."""
         layer = self.layers[0]
@@ -139,6 +151,28 @@ def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor
     allowed = same & (me[:, None] != me) if pairing == "same_class" else ~same
     index = torch.rand(size, size, generator=generator).masked_fill_(~allowed, -1).argmax(1)
     return torch.where(allowed.any(1), index, me)
+
+
+def check_index(index: Tensor) -> None:
+    """Raise unless `index` is one axis of whole numbers from 0 to its own length, exclusive."""
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
+        given = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+        raise PairingError(f"index is {given}; it must be a tensor of whole numbers with one axis: (batch,).")
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or index.device.type != "cpu":
+        return  # looking at the values would wait for the device, or break the graph; index_select checks them there
+    low, high = (int(index.min()), int(index.max())) if len(index) else (0, -1)
+    if low < 0 or high >= len(index):
+        raise PairingError(
+            f"index has entries from {low} to {high}; for a batch of {len(index)} they must be 0 to {len(index) - 1}."
+        )
+
+
+def sit_out(index: Tensor, enough: Tensor | None) -> Tensor:
+    """`index` in which samples without enough valid positions neither give nor receive. No look at the values."""
+    if enough is None:
+        return index
+    takes_part = enough & enough.index_select(0, index)
+    return torch.where(takes_part, index, torch.arange(len(index), device=index.device, dtype=index.dtype))
 
 
 def check_pairing(pairing: str) -> None:

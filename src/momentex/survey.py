@@ -14,20 +14,28 @@ from torch import Tensor, nn
 from momentex.attach import find_layer, unwrapped
 from momentex.diagnostics import Strength
 from momentex.errors import FeatureError
+from momentex.exchange import How
 from momentex.moex import MomentExchange
-from momentex.over import Over
 from momentex.targets import Targets
 
 # The input of the first stage, which is what the paper's "first layer" means in every one of its experiments (Sec. 5.1:
 # "right before the first stage"), under the names that model libraries give to it.
 FIRST_STAGES = (
     "layer1",  # ResNet, ResNeXt, WideResNet
-    "stages.0",  # timm: ConvNeXt, RegNet, …
-    "stage1",
-    "blocks.0",  # timm: ViT, EfficientNet
     "features.denseblock1",  # DenseNet
+    "trunk_output.block1",  # torchvision: RegNet
+    "stages.0",  # timm: ConvNeXt, …
+    "stage1",
+    "stage2",  # ShuffleNet: its first
+    "s1",  # timm: RegNet
+    "blocks.0",  # timm: ViT, EfficientNet
+    "layers.0",  # timm: Swin
     "encoder.layers.encoder_layer_0",  # torchvision: ViT
-    "features.1",  # torchvision: ConvNeXt, EfficientNet, MobileNet, Swin
+    "encoder.layer.0",  # transformers: BERT, ViT
+    "bert.encoder.layer.0",
+    "vit.encoder.layer.0",
+    "vit.layers.0",
+    "features.1",  # torchvision: ConvNeXt, EfficientNet, MobileNet, Swin (of a VGG it is one layer, no stage)
 )
 
 
@@ -42,18 +50,21 @@ class Site:
     calls: int
     recommended: bool = False
 
-    def __str__(self) -> str:
-        notes = ["recommended"] if self.recommended else []
-        notes += [f"called {self.calls} times: cannot be used"] if self.calls > 1 else []
-        return f"{self.layer:<40} {self.kind:<20} {self.takes:<24} {self.returns:<24} {', '.join(notes)}".rstrip()
+    @property
+    def notes(self) -> str:
+        """What to know before choosing it."""
+        called = f"called {self.calls} times: cannot be used" if self.calls > 1 else ""
+        return ", ".join(filter(None, ["recommended" if self.recommended else "", called]))
 
 
 class Sites(tuple[Site, ...]):
     """The sites of a model in the order in which a forward pass reaches them; prints as a table."""
 
     def __str__(self) -> str:
-        head = f"{'layer':<40} {'module':<20} {'input':<24} {'output':<24}"
-        return "\n".join([head.rstrip(), *map(str, self)])
+        rows = [("layer", "module", "input", "output", "")]
+        rows += [(site.layer, site.kind, site.takes, site.returns, site.notes) for site in self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     @property
     def recommended(self) -> Site | None:
@@ -85,7 +96,8 @@ def sites(model: nn.Module, example: Any) -> Sites:
             handle.remove()
     modules = dict(model.named_modules())
     order = sorted(reached, key=list(modules).index)
-    first = next((name for name in FIRST_STAGES if len(reached.get(name, ())) == 1), None)
+    stages = (name for name in FIRST_STAGES if name in reached and any(modules[name].children()))
+    first = next((name for name in stages if len(reached[name]) == 1), None)
     return Sites(
         Site(name, type(modules[name]).__name__, *reached[name][0], len(reached[name]), name == first) for name in order
     )
@@ -97,13 +109,17 @@ class Check:
 
     layer: str
     features: tuple[int, ...]
-    over: Over
+    how: How
     strength: Strength | None
     loss_ready: str
     fires: bool = True
 
     def __str__(self) -> str:
-        lines = [f"layer {self.layer!r} fires once; features {self.features}, moments over {self.over}"]
+        batch, channel = self.how.layout.batch_dim, self.how.layout.channel_dim
+        lines = [
+            f"layer {self.layer!r} fires once; features {self.features}: {self.features[batch]} samples along axis "
+            f"{batch}, {self.features[channel]} channels along axis {channel}; moments over {self.how.over}"
+        ]
         if self.strength is None:
             return lines[0] + "; nobody had a partner"
         s = self.strength
@@ -150,7 +166,7 @@ def check(
         moex.remove()
     if strength is not None:
         strength.warn_if_it_explodes(layer)
-    return Check(layer, seen.features, moex._how.over, strength, repr(targets))
+    return Check(layer, seen.features, moex._how, strength, repr(targets))
 
 
 def _recorder(name: str, reached: dict[str, list[tuple[str, str]]]) -> Any:

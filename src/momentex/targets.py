@@ -186,7 +186,10 @@ def _cross_entropy_term(
     labels, weight = term
     if labels.is_floating_point():
         if labels.shape != log_p.shape:
-            raise ShapeError(f"soft labels {tuple(labels.shape)} do not fit logits {tuple(log_p.shape)}.")
+            raise ShapeError(
+                f"labels are {labels.dtype} {tuple(labels.shape)} for logits {tuple(log_p.shape)}: soft labels must "
+                "have the shape of the logits, and class indices must be whole numbers."
+            )
         soft = labels * (1 - smoothing) + smoothing / log_p.shape[1]
         scaled = log_p if class_weight is None else log_p * _along_classes(class_weight, log_p)
         losses, count = -(soft * scaled).sum(1), torch.as_tensor(float(len(labels) * log_p[0, 0].numel()))
