@@ -28,7 +28,7 @@ class Strength:
 
     @staticmethod
     def of(moments: Moments, index: Tensor, eps: float) -> Strength | None:
-        """None if nobody got the moments of another sample."""
+        """Of the groups of all who gave or received; None if nobody did."""
         moved = index != torch.arange(len(index), device=index.device)
         std = moments.std
         gain = (std.index_select(0, index) / std)[moved].flatten().double()
@@ -37,7 +37,8 @@ class Strength:
         stride = -(-gain.numel() // 2**22)  # torch.quantile sorts, and takes 2²⁴ elements at most
         levels = torch.tensor(QUANTILES[:-1], dtype=gain.dtype, device=gain.device)
         low, median, high = gain[::stride].quantile(levels).tolist()
-        constant = (std.square() < 2 * eps).double().mean().item()
+        part = moved.index_fill(0, index[moved], True)
+        constant = (std[part].square() < 2 * eps).double().mean().item()
         return Strength(low, median, high, gain.max().item(), constant)
 
     def warn_if_it_explodes(self, layer: str) -> None:

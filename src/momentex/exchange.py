@@ -148,7 +148,7 @@ def _stays(index: Tensor, like: Tensor) -> Tensor:
 
 
 def _readable(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Tensor, Moments]:
-    f = v.to(accumulation_dtype(v))
+    f = groups.zero_padding(v.to(accumulation_dtype(v)))
     own = take(f, groups)
     partner = own.at(index)
     if moves.detach:
@@ -157,6 +157,14 @@ def _readable(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[T
     exchanged = put(strip(f, own, groups), received, groups).to(v.dtype)
     exchanged = torch.where(groups.spread(_stays(index, own.mean)), v, exchanged)
     return groups.unless_padding(exchanged, v), Moments(own.mean.detach(), own.std.detach())
+
+
+def _readable_gradient(v: Tensor, grad: Tensor, index: Tensor, groups: Groups, moves: Moves) -> Tensor:
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        v = v if differentiable else v.detach().requires_grad_()
+        exchanged, _moments = _readable(v, index, groups, moves)
+        return torch.autograd.grad(exchanged, v, grad, create_graph=differentiable)[0]
 
 
 # --- the fast path ---------------------------------------------------------------------------------------------------
@@ -192,12 +200,17 @@ class _Fast(torch.autograd.Function):
             return None, None, None, None
         v, mean, std, index = ctx.saved_tensors
         groups, moves = ctx.groups, ctx.moves
-        if torch.is_grad_enabled():  # create_graph=True: what follows is not differentiable
-            out, _moments = _readable(v, index, groups, moves)
-            return torch.autograd.grad(out, v, grad, create_graph=True)[0], None, None, None
+        # create_graph=True, or many gradients at once under vmap: what follows works in place, and can do neither
+        if torch.is_grad_enabled() or _is_batched(grad):
+            return _readable_gradient(v, grad, index, groups, moves), None, None, None
         kernels = _kernels_for(v, groups)
         run = kernels.backward if kernels else _backward
         return run(v, grad, Moments(mean, std), index, groups, moves), None, None, None
+
+
+def _is_batched(grad: Tensor) -> bool:
+    """Whether vmap, or the older one behind is_grads_batched, hides a batch of gradients in this one."""
+    return torch._C._are_functorch_transforms_active() or torch._C._functorch.is_legacy_batchedtensor(grad)
 
 
 @cache
@@ -222,6 +235,8 @@ def _forward(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Te
     for rows, work in blocks:
         _subtract(v[rows], subtract[rows], work).mul_(gain[rows]).add_(add[rows])
         _write(out, rows, work, groups.mask, v)
+    if out.dtype != accumulation_dtype(v):  # NaNs lose their bits on the way to float32 and back
+        out = torch.where(groups.spread(stays), v, out) if v.device.type != "cpu" else _restore(out, v, stays, groups)
     return out, own
 
 
@@ -319,6 +334,12 @@ def _blocks(v: Tensor, out: Tensor, groups: Groups) -> list[Block]:
 
 def _subtract(v: Tensor, m: Tensor, out: Tensor) -> Tensor:
     return torch.sub(v, m, out=out) if v.dtype == out.dtype else out.copy_(v).sub_(m)
+
+
+def _restore(out: Tensor, v: Tensor, stays: Tensor, groups: Groups) -> Tensor:
+    rows = groups.spread(stays).flatten().nonzero().flatten()
+    out[rows] = v[rows]
+    return out
 
 
 def _write(out: Tensor, rows: slice, work: Tensor, mask: Tensor | None, otherwise: Tensor) -> None:

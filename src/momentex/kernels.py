@@ -188,10 +188,11 @@ def _apply(
         r = start + tl.arange(0, COLUMNS)
         inside = (j < kept)[:, None] & (r < reduced)[None, :]
         column = _column_offsets(r, channels, positions, sk, ss, OVER_SPACE, CHANNEL_INNER)[None, :]
-        value = tl.load(row_x + column, mask=inside, other=0.0).to(tl.float32)
-        value = (value - subtract[:, None]) * gain[:, None] + add[:, None]
+        before = tl.load(row_x + column, mask=inside, other=0.0)
+        value = (before.to(tl.float32) - subtract[:, None]) * gain[:, None] + add[:, None]
         column = _column_offsets(r, channels, positions, tk, ts, OVER_SPACE, CHANNEL_INNER)[None, :]
-        tl.store(row_y + column, value.to(y.dtype.element_ty), mask=inside)
+        # NaNs lose their bits on the way to float32 and back
+        tl.store(row_y + column, tl.where(stays, before, value.to(y.dtype.element_ty)), mask=inside)
 
 
 @triton.jit

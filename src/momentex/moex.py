@@ -209,7 +209,7 @@ class MomentExchange:
         for name, hook in self._hooks.items():
             if hook.seen is not None:
                 strength = Strength.of(hook.seen.moments, hook.seen.index, self._how.eps)
-                if strength is not None:
+                if strength is not None and self._how.moves.std:
                     strength.warn_if_it_explodes(name)
         report = self._tally.report(strength)
         if reset:

@@ -70,7 +70,7 @@ def normalize(
     """
     layout = Layout(channel_dim, batch_dim, skip)
     opened = open_features(h, over, layout, mask=mask, batch=batch, eps=eps, correction=correction)
-    f = opened.v.to(accumulation_dtype(h))
+    f = opened.groups.zero_padding(opened.v.to(accumulation_dtype(h)))
     moments = take(f, opened.groups)
     h_hat = strip(f, moments, opened.groups).to(h.dtype)
     return opened.close(opened.groups.unless_padding(h_hat, opened.v)), moments.closed()
@@ -100,14 +100,16 @@ def denormalize(
         raise ShapeError(f"mean {tuple(mean.shape)} and std {tuple(std.shape)} must have one shape, of 2 axes or more.")
     layout = Layout(channel_dim, batch_dim, skip)
     opened = open_for_moments(h_hat, mean.shape, layout, mask=mask, batch=batch)
-    f = opened.v.to(accumulation_dtype(h_hat))
+    f = opened.groups.zero_padding(opened.v.to(accumulation_dtype(h_hat)))
     h = put(f, Moments(mean, std).opened(), opened.groups).to(h_hat.dtype)
     return opened.close(opened.groups.unless_padding(h, opened.v))
 
 
 def take(f: Tensor, groups: Groups) -> Moments:
-    """The moments of opened features that are float32 at least. Two passes: E[h²] − μ² would cancel."""
-    f = groups.zero_padding(f)
+    """The moments of opened features that are float32 at least and zero in the padding.
+
+    Two passes: E[h²] − μ² would cancel. Padding is zeroed beforehand and not in here, so that no gradient meets it.
+    """
     if groups.centred:
         mean = groups.sum(f) / groups.divisor
         f = groups.zero_padding(f - groups.spread(mean))

@@ -134,9 +134,12 @@ def open_features(
     f, prefix, mask, axes = _sample_first(h, layout, mask, batch)
     channels = f.shape[1]
     groups = channels if isinstance(over, IN) else over.groups
-    if channels % groups:
-        divisors = ", ".join(str(d) for d in range(1, channels + 1) if channels % d == 0)
-        raise GroupError(f"{over}: {groups} groups do not divide {channels} channels; possible are {divisors}.")
+    if channels == 0 or channels % groups:
+        divisors = ", ".join(str(d) for d in range(1, channels + 1) if channels % d == 0) or "none"
+        raise GroupError(
+            f"{over}: {groups} groups do not divide the {channels} channels of features {tuple(h.shape)}; possible are "
+            f"{divisors}."
+        )
     if not over.space and (mask is not None or batch is not None):
         problem = (
             "ragged sets have no positions in common" if mask is None else "under a mask, partners may have padding"
@@ -179,6 +182,7 @@ def open_for_moments(
             f"{tuple(f.shape)}: the batch must be equal, the groups must divide the channels, and every axis of space "
             "must be equal or 1. Moments at each position fit no features of another spatial size."
         )
+    _sets(batch, samples)
     opened_mask = None if mask is None else mask[:, None, None]
     groups_of = Groups((), 1, mask=opened_mask, batch=batch, sets=samples)
     return Opened(f.unflatten(1, (groups, f.shape[1] // groups)), groups_of, layout, axes, prefix)
@@ -242,9 +246,8 @@ def _sets(batch: Tensor | None, sets: int | None) -> int:
         return sets or 0  # looking at the values would wait for the device; index_add checks them there
     low, high = (int(batch.min()), int(batch.max())) if batch.numel() else (0, -1)
     if low < 0 or (sets is not None and high >= sets):
-        raise PairingError(
-            f"batch has numbers from {low} to {high}; with {sets} sets they must be 0 to {sets}, exclusive."
-        )
+        allowed = "0 or more" if sets is None else f"with {sets} sets they must be 0 to {sets}, exclusive"
+        raise PairingError(f"batch has numbers from {low} to {high}; {allowed}.")
     return high + 1 if sets is None else sets
 
 
@@ -280,6 +283,7 @@ def _check_sizes(groups: Groups, over: Over, shape: tuple[int, ...]) -> None:
             (over.channels, over.space), "channel and spatial axes"
         )
         raise GroupError(
-            f"{over} takes moments over the {axes}, which for features {shape} has one element: its deviation is 0 and "
-            "there is nothing to exchange. Attach to a layer with more, or choose other moments."
+            f"{over} takes moments over the {axes}, which for features {shape} has {'one' if groups.size else 'no'} "
+            "element: its deviation is 0 and there is nothing to exchange. Attach to a layer with more, or choose "
+            "other moments."
         )

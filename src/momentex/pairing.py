@@ -8,6 +8,7 @@ batch and the layer ignore the rank (all ranks take the same branch); what belon
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,21 +31,27 @@ class Beta:
     """
 
     a: float
-    b: float = 0.0
+    b: float | None = None
     per: Per = "batch"
 
     def __post_init__(self) -> None:
-        if self.b == 0.0:
+        if self.b is None:
             object.__setattr__(self, "b", self.a)
-        if not (self.a > 0 and self.b > 0):
-            raise OutOfRange(f"Beta({self.a!r}, {self.b!r}): both parameters must be greater than 0.")
+        if not all(0 < parameter < math.inf for parameter in self._parameters):
+            raise OutOfRange(f"Beta({self.a!r}, {self.b!r}): both parameters must be greater than 0, and finite.")
         check_per(self.per)
 
+    @property
+    def _parameters(self) -> tuple[float, float]:
+        return self.a, self.a if self.b is None else self.b
+
     def draw(self, generator: torch.Generator, size: int) -> Tensor:
-        # Beta from two Gammas, as torch.distributions does; `_standard_gamma` is the one draw that takes a generator
-        shape = torch.tensor([self.a, self.b], dtype=torch.float64).expand(size, 2)
-        gammas = torch._standard_gamma(shape, generator=generator)
-        return gammas[:, 0] / gammas.sum(1)
+        # From two Gammas, of which torch.distributions has none with a generator, and in logarithms: with small
+        # parameters both underflow. Gamma(a) is Gamma(a + 1) · U^(1/a).
+        shape = torch.tensor(self._parameters, dtype=torch.float64).expand(size, 2)
+        uniform = torch.rand(size, 2, dtype=torch.float64, generator=generator)
+        logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
+        return (logs[:, 0] - logs[:, 1]).sigmoid()
 
 
 Lam: TypeAlias = float | Beta
@@ -93,6 +100,12 @@ class Policy:
     pairing: Pairing = "permutation"
     layers: tuple[str, ...] = ("",)
 
+    def __post_init__(self) -> None:
+        check_lam(self.lam)
+        check_fraction("p", self.p)
+        check_per(self.per)
+        check_pairing(self.pairing)
+
     def draw(
         self,
         seed: int,
@@ -116,7 +129,11 @@ class Policy:
             on = self.p > 0
         if not on or size < 2:  # a batch of one exchanges nothing and mixes nothing
             return Plan(me, 1.0, layer, on=False)
-        if index is None:
+        if index is not None:
+            check_index(index)
+            if len(index) != size:
+                raise PairingError(f"index has {len(index)} entries for a batch of {size}; it needs one for each.")
+        else:
             index = pair(self.pairing, size, stream(seed, step, "pairing", rank), labels)
         index = torch.where(takes_part, index, me)
         return Plan(index, self._lam(seed, step, rank, size), layer, asked=int(takes_part.sum()))
@@ -138,12 +155,15 @@ def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor
     >>> pair("other_class", 3, stream(0, 0, "pairing"), torch.tensor([5, 5, 8]))[:2]
     tensor([2, 2])
     """
+    check_pairing(pairing)
+    if size < 2:
+        return torch.arange(size)
     if pairing == "permutation":
         return torch.randperm(size, generator=generator)
     me = torch.arange(size)
     if pairing == "derangement":
         index = me
-        while size > 1 and bool((index == me).any()):  # accepted once in e ≈ 2.7 tries; uniform over derangements
+        while bool((index == me).any()):  # accepted once in e ≈ 2.7 tries; uniform over derangements
             index = torch.randperm(size, generator=generator)
         return index
     same = _classes(labels, size, pairing)

@@ -164,7 +164,7 @@ def check(
         strength = Strength.of(seen.moments, seen.index, moex._how.eps)
     finally:
         moex.remove()
-    if strength is not None:
+    if strength is not None and moex._how.moves.std:
         strength.warn_if_it_explodes(layer)
     return Check(layer, seen.features, moex._how, strength, repr(targets))
 

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentex.errors import PairingError, ShapeError, TargetError, check_fraction
+from momentex.errors import OutOfRange, PairingError, ShapeError, TargetError, check_fraction
+from momentex.pairing import check_index
 
 Weight = float | Tensor  # a number, or one for each sample
 
@@ -38,13 +39,14 @@ class Targets:
             [0.2500, 0.7500]])
     """
 
+    labels: Tensor  # of the samples themselves
     terms: tuple[Term, ...]
 
     def __init__(self, labels: Tensor) -> None:
         if not isinstance(labels, Tensor) or labels.ndim == 0:
             given = "a number" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
             raise TargetError(f"labels are {given}; they must be a tensor whose first axis is the batch.")
-        self.terms = (Term(labels, 1.0),)
+        self.labels, self.terms = labels, (Term(labels, 1.0),)
         self._on_gradient: tuple[Callable[[], None], ...] = ()
 
     def __len__(self) -> int:
@@ -54,11 +56,6 @@ class Targets:
         parts = (f"{_show(w)} · {t.dtype} {tuple(t.shape)}" for t, w in self.terms)
         return f"Targets({' + '.join(parts)})"
 
-    @property
-    def labels(self) -> Tensor:
-        """The labels of the samples themselves."""
-        return self.terms[0].labels
-
     def mixed_with(self, index: Tensor, lam: float | Tensor) -> Targets:
         """t_i ← λ t_i + (1 − λ) t_index[i], exactly, whatever was mixed before (Sec. 3). λ: a number or (batch,).
 
@@ -66,10 +63,9 @@ class Targets:
         >>> twice.mixed_with(torch.tensor([1, 2, 0]), 0.5).probabilities(3)[0]
         tensor([0.2500, 0.5000, 0.2500])
         """
-        if index.ndim != 1 or len(index) != len(self):
-            raise PairingError(
-                f"index has shape {tuple(index.shape)}; it needs one entry for each of {len(self)} labels."
-            )
+        check_index(index)
+        if len(index) != len(self):
+            raise PairingError(f"index has {len(index)} entries for {len(self)} labels; it needs one for each.")
         lam = _checked_lam(lam, len(self))
         if isinstance(lam, float) and lam == 1.0:
             return self
@@ -120,6 +116,7 @@ class Targets:
         if reduction not in ("mean", "sum", "none"):
             raise TargetError(f"reduction is {reduction!r}; it is 'mean', 'sum' or 'none'.")
         log_p = F.log_softmax(logits, 1, dtype=torch.float32 if logits.dtype in _HALVES else None)
+        weight = None if weight is None else weight.to(log_p.dtype)
         options = (weight, ignore_index, check_fraction("label_smoothing", label_smoothing), reduction)
         total = sum(_cross_entropy_term(log_p, term, *options) for term in self.terms)
         assert isinstance(total, Tensor)
@@ -167,7 +164,7 @@ class Targets:
 
     def _with_terms(self, terms: tuple[Term, ...] | list[Term]) -> Targets:
         new = Targets.__new__(Targets)
-        new.terms, new._on_gradient = tuple(terms), self._on_gradient
+        new.labels, new.terms, new._on_gradient = self.labels, tuple(terms), self._on_gradient
         return new
 
     def _watched(self, loss: Tensor) -> Tensor:
@@ -192,7 +189,7 @@ def _cross_entropy_term(
             )
         soft = labels * (1 - smoothing) + smoothing / log_p.shape[1]
         scaled = log_p if class_weight is None else log_p * _along_classes(class_weight, log_p)
-        losses, count = -(soft * scaled).sum(1), torch.as_tensor(float(len(labels) * log_p[0, 0].numel()))
+        losses, count = -(soft * scaled).sum(1), torch.as_tensor(log_p.numel() / log_p.shape[1])
     else:
         losses = F.nll_loss(log_p, labels, weight=class_weight, ignore_index=ignore_index, reduction="none")
         valid = labels != ignore_index
@@ -200,7 +197,7 @@ def _cross_entropy_term(
             scaled = log_p if class_weight is None else log_p * _along_classes(class_weight, log_p)
             spread = -scaled.sum(1).masked_fill(~valid, 0) / log_p.shape[1]
             losses = losses * (1 - smoothing) + spread * smoothing
-        counted = valid if class_weight is None else class_weight[labels.where(valid, 0)] * valid
+        counted = valid if class_weight is None else class_weight[labels.where(valid, 0).long()] * valid
         count = counted.sum()
     losses = losses * (_for_samples(weight, losses, len(labels)) if isinstance(weight, Tensor) else weight)
     if reduction == "none":
@@ -220,7 +217,12 @@ def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
                 "loss(criterion, output), which combines losses instead of labels."
             )
         return labels
-    return F.one_hot(labels, num_classes).movedim(-1, 1).to(torch.get_default_dtype())
+    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    if low < 0 or high >= num_classes:
+        raise TargetError(
+            f"labels are {low} to {high}, and probabilities need 0 to {num_classes - 1}: {num_classes} classes."
+        )
+    return F.one_hot(labels.long(), num_classes).movedim(-1, 1).to(torch.get_default_dtype())
 
 
 def _checked_lam(lam: float | Tensor, size: int) -> Weight:
@@ -228,6 +230,8 @@ def _checked_lam(lam: float | Tensor, size: int) -> Weight:
         return check_fraction("lam", lam)
     if lam.shape != (size,) or not lam.is_floating_point():
         raise ShapeError(f"lam is {lam.dtype} {tuple(lam.shape)}; it must be a number or floats of shape ({size},).")
+    if lam.device.type == "cpu" and not bool(((lam >= 0) & (lam <= 1)).all()):
+        raise OutOfRange(f"lam has entries from {lam.min():g} to {lam.max():g}; they must lie between 0 and 1.")
     return lam
 
 
