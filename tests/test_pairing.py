@@ -266,7 +266,7 @@ def test_beta_of_one_number_is_symmetric():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 REFUSED = {
-    "Beta of zero": (OutOfRange, lambda: Beta(0.0), r"^Beta\(0\.0, 0\.0\): both parameters must be greater than 0\.$"),
+    "Beta of zero": (OutOfRange, lambda: Beta(0.0), r"^Beta\(0\.0, 0\.0\): both parameters must be greater than 0"),
     "Beta below zero": (OutOfRange, lambda: Beta(1.0, -1.0), r"^Beta\(1\.0, -1\.0\): both parameters must be greater"),
     "Beta with zero": (OutOfRange, lambda: Beta(1.0, 0.0), r"^Beta\(1\.0, 0\.0\): both parameters must be greater"),
     "Beta of nan": (OutOfRange, lambda: Beta(float("nan")), r"^Beta\(nan, nan\): both parameters must be greater"),
@@ -287,6 +287,24 @@ REFUSED = {
         PairingError,
         lambda: pair("other_clas", 8, stream(0, 0, "pairing"), LABELS),
         r"^pairing is 'other_clas'; known are .* Did you mean 'other_class'",
+    ),
+    "p of a policy": (OutOfRange, lambda: Policy(p=1.5), r"^p is 1\.5; it must be a number between 0 and 1\.$"),
+    "lam of a policy": (OutOfRange, lambda: Policy(lam=-1.0), r"^lam is -1\.0; it must be a number between 0 and 1\.$"),
+    "per of a policy": (PairingError, lambda: Policy(per="step"), r"^per is 'step'; it is 'batch'"),
+    "pairing of a policy": (
+        PairingError,
+        lambda: Policy(pairing="same_clas"),
+        r"^pairing is 'same_clas'; .* 'same_class'",
+    ),
+    "a pairing of another batch": (
+        PairingError,
+        lambda: ALWAYS.draw(0, 0, 8, index=torch.tensor([1, 0])),
+        r"^index has 2 entries for a batch of 8; it needs one for each",
+    ),
+    "a pairing out of reach": (
+        PairingError,
+        lambda: ALWAYS.draw(0, 0, 2, index=torch.tensor([1, 2])),
+        r"^index has entries from 1 to 2; for a batch of 2 they must",
     ),
     "no labels": (
         PairingError,

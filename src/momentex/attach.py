@@ -77,25 +77,29 @@ class Hook:
         self.__init__(**state)  # type: ignore[misc]
 
     def on_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        facts = self._facts()
+        facts = self._facts(module, kwargs)
         if facts is None:
             return None
-        if isinstance(module, ExchangeSite):
-            mask, batch = kwargs.get("mask"), kwargs.get("batch")
-            facts = Facts(facts.index, facts.mask if mask is None else mask, facts.batch if batch is None else batch)
         path = self._path() or ((0,) if args else (next(iter(kwargs), 0),))
         call = args if isinstance(path[0], int) else kwargs
         new = self._exchanged(call, path, facts)
         return (new, kwargs) if call is args else (args, new)
 
     def on_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        facts = self._facts()
+        facts = self._facts(module, kwargs)
         return None if facts is None else self._exchanged(output, self._path(), facts)
 
     def _path(self) -> tuple[Key, ...]:
         return () if self.select is None else self.select if isinstance(self.select, tuple) else (self.select,)
 
-    def _facts(self) -> Facts | None:
+    def _facts(self, module: nn.Module, kwargs: dict[str, Any]) -> Facts | None:
+        facts = self._current()
+        if facts is None or not isinstance(module, ExchangeSite):
+            return facts
+        mask, batch = kwargs.get("mask"), kwargs.get("batch")
+        return Facts(facts.index, facts.mask if mask is None else mask, facts.batch if batch is None else batch)
+
+    def _current(self) -> Facts | None:
         if torch.compiler.is_compiling():
             if self.facts is not None:
                 self._mark_traced()
@@ -117,7 +121,7 @@ class Hook:
 
     def _exchanged(self, container: Any, path: tuple[Key, ...], facts: Facts) -> Any:
         h = self._get(container, path)
-        samples = h.shape[self.how.layout.batch_dim] if facts.batch is None and h.ndim > 1 else len(facts.index)
+        samples = len(facts.index) if facts.batch is not None else h.shape[self.how.layout.axes(h)[0]]
         if samples != len(facts.index):
             raise StepError(
                 f"layer {self.name!r} sees a batch of {samples} (features {tuple(h.shape)}), and the labels are "
@@ -173,6 +177,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     if isinstance(model, nn.parallel.DistributedDataParallel):
         return unwrapped(model.module)
     for name, module in model.named_modules():
+        if isinstance(module, nn.DataParallel):
+            raise AttachmentError(
+                f"module {name!r} is a DataParallel, which cuts every batch: samples would be paired with samples of "
+                "another part. Take it out, and use DistributedDataParallel around the whole model."
+            )
         if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
             what = f"its module {name!r}" if name else "the model"
             raise AttachmentError(
@@ -184,16 +193,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
     """The module of that name, or an error that knows the near ones."""
-    modules = dict(model.named_modules())
+    if not isinstance(name, str):
+        raise LayerNotFound(f"layer is a {type(name).__name__}; give its name, as in model.named_modules().")
+    modules = dict(model.named_modules(remove_duplicate=False))
     if name == "":
         raise LayerNotFound("layer is ''; hooks on the root break compiled graphs. Name a child of the model.")
     if name in modules:
         return modules[name]
     named = [n for n in modules if n]
     top = ", ".join(n for n, _ in model.named_children())
-    message = (
-        f"{type(model).__name__} has no layer {name!r}. {did_you_mean(str(name), named)} Top-level layers: {top}. "
-    )
+    message = f"{type(model).__name__} has no layer {name!r}. {did_you_mean(name, named)} Top-level layers: {top}. "
     raise LayerNotFound(" ".join(message.split()) + " momentex.sites(model, example) lists all with their shapes.")
 
 

@@ -25,10 +25,10 @@ from momentex.errors import (
     did_you_mean,
 )
 from momentex.exchange import Form, How
-from momentex.opened import enough_positions
+from momentex.opened import count_sets, enough_positions
 from momentex.over import PONO, Over
 from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_index, check_lam, check_pairing, check_per, sit_out
-from momentex.targets import Targets
+from momentex.targets import Targets, checked_lam
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -103,9 +103,10 @@ class MomentExchange:
         self._hooks: dict[str, Hook] = {}
         self._handles: list[Any] = []
         self._open: Step | None = None
+        self._last_exchange: Hook | None = None
         self._tally = Tally()
         self._warned = False
-        self._attach(model, (layer,) if isinstance(layer, str) else tuple(layer), where, select)
+        self._attach(model, (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer), where, select)
 
     def _attach(self, model: nn.Module, layers: tuple[str, ...], where: Where, select: Select) -> None:
         if not layers or len(set(layers)) != len(layers):
@@ -157,11 +158,14 @@ class MomentExchange:
         index   a pairing that is already decided, to share one with CutMix; the coin and λ stay this object's
         plan    replay: exactly this plan, without a draw (SAM, closures): `moex.plan` is the last one
         """
-        if not self._hooks:
-            raise StepError("this MomentExchange was removed from its model; make a new one.")
+        self._check_attached()
         targets = y if isinstance(y, Targets) else Targets(y)
         self._check_facts(len(targets), mask, batch, index, plan)
         return Step(self, targets, mask, batch, index, plan)
+
+    def _check_attached(self) -> None:
+        if not self._hooks:
+            raise StepError("this MomentExchange was removed from its model; make a new one.")
 
     def _check_facts(
         self, size: int, mask: Tensor | None, batch: Tensor | None, index: Tensor | None, plan: Plan | None
@@ -176,13 +180,16 @@ class MomentExchange:
         if plan is not None and plan.layer not in self._hooks:
             near = did_you_mean(plan.layer, self._hooks)
             raise LayerNotFound(f"the plan is for layer {plan.layer!r}; attached are {self.layers}. {near}".strip())
+        if plan is not None:
+            checked_lam(plan.lam, size)
         if mask is not None and (mask.ndim < 2 or len(mask) != size or mask.is_floating_point()):
             raise ShapeError(
                 f"mask is {mask.dtype} {tuple(mask.shape)} for {size} labels; it must be bool (batch, *space), "
                 "true where an element counts."
             )
-        if batch is not None and (batch.ndim != 1 or batch.is_floating_point()):
+        if batch is not None and (batch.ndim != 1 or batch.dtype not in (torch.int64, torch.int32)):
             raise ShapeError(f"batch is {batch.dtype} {tuple(batch.shape)}; it must be whole numbers, (points,).")
+        count_sets(batch, size)
 
     def state_dict(self) -> dict[str, int]:
         """The two integers that plans depend on."""
@@ -205,12 +212,11 @@ class MomentExchange:
 
         The strength σ_B/σ_A is that of the last exchange in eager mode; for compiled models ask `momentex.check`.
         """
-        strength = None
-        for name, hook in self._hooks.items():
-            if hook.seen is not None:
-                strength = Strength.of(hook.seen.moments, hook.seen.index, self._how.eps)
-                if strength is not None and self._how.moves.std:
-                    strength.warn_if_it_explodes(name)
+        hook, strength = self._last_exchange, None
+        if hook is not None and hook.seen is not None:
+            strength = Strength.of(hook.seen.moments, hook.seen.index, self._how.eps)
+            if strength is not None and self._how.moves.std:
+                strength.warn_if_it_explodes(hook.name)
         report = self._tally.report(strength)
         if reset:
             self._tally = Tally()
@@ -260,6 +266,7 @@ class Step:
 
     def __enter__(self) -> Targets:
         moex = self._moex
+        moex._check_attached()
         if self._entered:
             raise StepError("this step was entered before; ask for a new one for every forward pass: moex(y).")
         if moex._open is not None:
@@ -269,15 +276,13 @@ class Step:
         plan = self.plan = self.plan or moex._draw(size, self._targets.labels, self._index)
         index = self._partners(plan, size)
         moex._tally.add(plan, index, self._targets.labels)
+        targets = self._targets.mixed_with(index, plan.lam) if plan.on else self._targets
+        if plan.on:
+            self._facts = Facts(_to(index, self._device(plan.layer)), self._mask, self._batch)
         moex.plan, moex._open = plan, self
-        if not plan.on:
-            moex._set(None, plan.layer)
-            return self._targets.when_differentiated(self._make_current)
-        self._facts = Facts(_to(index, self._device(plan.layer)), self._mask, self._batch)
-        hook = moex._hooks[plan.layer]
-        hook.calls = 0
+        moex._hooks[plan.layer].calls = 0
         moex._set(self._facts, plan.layer)
-        return self._targets.mixed_with(index, plan.lam).when_differentiated(self._make_current)
+        return targets.when_differentiated(self._make_current)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         moex, plan = self._moex, self.plan
@@ -285,6 +290,10 @@ class Step:
         moex._open = None
         moex._set(None, plan.layer)
         moex._set_replay(self._facts, plan.layer)  # for a loss that did not come from our Targets
+        if plan.layer not in moex._hooks:
+            return  # removed inside of the block
+        if plan.on:
+            moex._last_exchange = moex._hooks[plan.layer]
         if kind is None and plan.on:
             self._check_fired(plan.layer)
 

@@ -150,7 +150,7 @@ def open_features(
     v = f.unflatten(1, (groups, channels // groups))
     dims = ((2,) if over.channels else ()) + (tuple(range(3, v.ndim)) if over.space else ())
     partial = Groups(
-        dims, 0, over.centred, correction if over.centred else 0, float(eps), None, batch, _sets(batch, sets)
+        dims, 0, over.centred, correction if over.centred else 0, float(eps), None, batch, count_sets(batch, sets)
     )
     sized = _with_sizes(partial, v, mask)
     _check_sizes(sized, over, tuple(h.shape))
@@ -182,7 +182,7 @@ def open_for_moments(
             f"{tuple(f.shape)}: the batch must be equal, the groups must divide the channels, and every axis of space "
             "must be equal or 1. Moments at each position fit no features of another spatial size."
         )
-    _sets(batch, samples)
+    count_sets(batch, samples)
     opened_mask = None if mask is None else mask[:, None, None]
     groups_of = Groups((), 1, mask=opened_mask, batch=batch, sets=samples)
     return Opened(f.unflatten(1, (groups, f.shape[1] // groups)), groups_of, layout, axes, prefix)
@@ -239,7 +239,8 @@ def _check_batch(f: Tensor, batch: Tensor, layout: Layout, mask: Tensor | None) 
         )
 
 
-def _sets(batch: Tensor | None, sets: int | None) -> int:
+def count_sets(batch: Tensor | None, sets: int | None) -> int:
+    """How many sets there are: `sets` if that is given, and then no point may belong to another one."""
     if batch is None:
         return 0
     if torch.compiler.is_compiling() or (sets is not None and batch.device.type != "cpu"):

@@ -132,7 +132,9 @@ class Policy:
         if index is not None:
             check_index(index)
             if len(index) != size:
-                raise PairingError(f"index has {len(index)} entries for a batch of {size}; it needs one for each.")
+                raise PairingError(
+                    f"index has {len(index)} entries for a batch of {size}; it needs one for each sample."
+                )
         else:
             index = pair(self.pairing, size, stream(seed, step, "pairing", rank), labels)
         index = torch.where(takes_part, index, me)

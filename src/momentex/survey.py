@@ -87,6 +87,7 @@ def sites(model: nn.Module, example: Any) -> Sites:
     handles = []
     for name, module in model.named_modules():
         if name:
+            handles.append(module.register_forward_pre_hook(_announcer(name, reached)))
             handles.append(module.register_forward_hook(_recorder(name, reached), with_kwargs=True))
     try:
         with _undisturbed(model, training=False), torch.no_grad():
@@ -95,11 +96,11 @@ def sites(model: nn.Module, example: Any) -> Sites:
         for handle in handles:
             handle.remove()
     modules = dict(model.named_modules())
-    order = sorted(reached, key=list(modules).index)
     stages = (name for name in FIRST_STAGES if name in reached and any(modules[name].children()))
     first = next((name for name in stages if len(reached[name]) == 1), None)
     return Sites(
-        Site(name, type(modules[name]).__name__, *reached[name][0], len(reached[name]), name == first) for name in order
+        Site(name, type(modules[name]).__name__, *reached[name][0], len(reached[name]), name == first)
+        for name in reached
     )
 
 
@@ -169,10 +170,17 @@ def check(
     return Check(layer, seen.features, moex._how, strength, repr(targets))
 
 
+def _announcer(name: str, reached: dict[str, list[tuple[str, str]]]) -> Any:
+    def announce(module: nn.Module, args: tuple[Any, ...]) -> None:
+        reached.setdefault(name, [])  # the order of this dict is that in which the pass arrives
+
+    return announce
+
+
 def _recorder(name: str, reached: dict[str, list[tuple[str, str]]]) -> Any:
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         given: Any = args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
-        reached.setdefault(name, []).append((_shapes(given), _shapes(output)))
+        reached[name].append((_shapes(given), _shapes(output)))
 
     return record
 
@@ -197,7 +205,12 @@ def _call(model: nn.Module, example: Any) -> Any:
 def _undisturbed(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Run `model` in this mode; afterwards modes, buffers and random state are as before."""
     modes = {module: module.training for module in model.modules()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()} if training else {}
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices=devices):
         try:
@@ -207,6 +220,5 @@ def _undisturbed(model: nn.Module, *, training: bool) -> Iterator[None]:
             for module, mode in modes.items():
                 module.training = mode
             with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    if name in buffers:
-                        buffer.copy_(buffers[name])
+                for module, name, buffer, before in buffers:
+                    module._buffers[name] = buffer.copy_(before)

@@ -66,7 +66,7 @@ class Targets:
         check_index(index)
         if len(index) != len(self):
             raise PairingError(f"index has {len(index)} entries for {len(self)} labels; it needs one for each.")
-        lam = _checked_lam(lam, len(self))
+        lam = checked_lam(lam, len(self))
         if isinstance(lam, float) and lam == 1.0:
             return self
         own = [Term(t, _times(lam, w)) for t, w in self.terms]
@@ -225,7 +225,8 @@ def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
     return F.one_hot(labels.long(), num_classes).movedim(-1, 1).to(torch.get_default_dtype())
 
 
-def _checked_lam(lam: float | Tensor, size: int) -> Weight:
+def checked_lam(lam: float | Tensor, size: int) -> Weight:
+    """λ as a number in [0, 1] or one for each of `size` samples."""
     if not isinstance(lam, Tensor):
         return check_fraction("lam", lam)
     if lam.shape != (size,) or not lam.is_floating_point():

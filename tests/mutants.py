@@ -1,0 +1,400 @@
+"""Plant one fault at a time in a copy of the sources, and see that the tests that must catch it turn red.
+
+Run as `python tests/mutants.py`. It fails, and names the mutant, if its tests stay green, if they break in another way
+than by failing, if what is to be replaced is not there exactly once, or if the sources without a fault are not green.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Mutant(NamedTuple):
+    name: str
+    source: str
+    old: str
+    new: str
+    test: str  # the file that must catch it
+    those: str  # the tests of it that are run, as -k understands it
+
+
+EXCHANGE, TWINS, NUMERICS = "test_exchange.py", "test_exchange_twins.py", "test_exchange_numerics.py"
+LISTING = "is_the_papers_listing and (float64 or float32)"
+
+MUTANTS = [
+    # exchange.py, fast path
+    Mutant(
+        "the mean of nobody",
+        "exchange.py",
+        "received = own.mean.index_select(0, index) if moves.mean else own.mean",
+        "received = own.mean",
+        EXCHANGE,
+        LISTING,
+    ),
+    Mutant(
+        "the deviation of nobody",
+        "exchange.py",
+        "return std.index_select(0, index).div_(std)",
+        "return std.clone().div_(std)",
+        EXCHANGE,
+        LISTING,
+    ),
+    Mutant(
+        "mean and std swapped",
+        "exchange.py",
+        "work).mul_(gain[rows]).add_(add[rows])",
+        "work).mul_(add[rows]).add_(gain[rows])",
+        EXCHANGE,
+        LISTING,
+    ),
+    Mutant(
+        "nothing is exchanged",
+        "exchange.py",
+        "_Fast.apply(v, index, ",
+        "_Fast.apply(v, torch.arange(len(index)), ",
+        EXCHANGE,
+        "moments_of_its_partner",
+    ),
+    Mutant(
+        "eps outside of the root",
+        "exchange.py",
+        "variance.add_(groups.eps).sqrt_()",
+        "variance.sqrt_().add_(groups.eps)",
+        EXCHANGE,
+        "what_it_is_by_hand and vectors",
+    ),
+    Mutant(
+        "no gradient to the donor",
+        "exchange.py",
+        "torch.zeros_like(m) if detach else",
+        "torch.zeros_like(m) if True else",
+        EXCHANGE,
+        LISTING,
+    ),
+    Mutant(
+        "gradient to the donor in spite of detach",
+        "exchange.py",
+        "torch.zeros_like(m) if detach else",
+        "torch.zeros_like(m) if False else",
+        EXCHANGE,
+        "detached_moments_are_constants",
+    ),
+    Mutant(
+        "no gradient through one's own moments",
+        "exchange.py",
+        "return received.sub_(m.mul_(gain))",
+        "return received",
+        EXCHANGE,
+        LISTING,
+    ),
+    Mutant(
+        "a fixed point is computed",
+        "exchange.py",
+        "own.mean.masked_fill(stays, 0.0)",
+        "own.mean",
+        EXCHANGE,
+        "fixed_points_are_exact or paired_with_itself",
+    ),
+    Mutant(
+        "a fixed point loses the sign of zero",
+        "exchange.py",
+        "received.masked_fill(stays, -0.0)",
+        "received.masked_fill(stays, 0.0)",
+        EXCHANGE,
+        "paired_with_itself and images",
+    ),
+    Mutant(
+        "samples with too few positions take part",
+        "exchange.py",
+        "sit_out(index.to(h.device), opened.groups.enough)",
+        "index.to(h.device)",
+        EXCHANGE,
+        "too_few_positions",
+    ),
+    Mutant(
+        "padding is overwritten",
+        "exchange.py",
+        "if mask is not None:\n        torch.where(",
+        "if False:\n        torch.where(",
+        EXCHANGE,
+        "padding_never_matters and masked",
+    ),
+    Mutant(
+        "only one moment, and the other too",
+        "exchange.py",
+        'self.over.centred and self.over.only != "std"',
+        "self.over.centred",
+        EXCHANGE,
+        "shifts_and_moving",
+    ),
+    Mutant(
+        "the features are overwritten",
+        "exchange.py",
+        "_write(out, rows, work, groups.mask, v)",
+        "_write(out, rows, work, groups.mask, v), v[rows].copy_(out[rows])",
+        NUMERICS,
+        "their_strides_and_their_numbers and images",
+    ),
+    # exchange.py, readable reference
+    Mutant(
+        "the readable reference has no partner",
+        "exchange.py",
+        "partner = own.at(index)",
+        "partner = own",
+        TWINS,
+        "is_the_readable_reference and images",
+    ),
+    Mutant(
+        "the readable reference ignores detach",
+        "exchange.py",
+        "if moves.detach:",
+        "if False:",
+        TWINS,
+        "is_the_readable_reference and images",
+    ),
+    Mutant(
+        "second derivatives are taken of a constant",
+        "exchange.py",
+        "create_graph=differentiable",
+        "create_graph=False",
+        TWINS,
+        "gradients_of_gradients and PONO",
+    ),
+    # moments.py, opened.py
+    Mutant(
+        "mean and std are picked crosswise",
+        "moments.py",
+        "Moments(self.mean.index_select(0, index), self.std.index_select(0, index))",
+        "Moments(self.std.index_select(0, index), self.mean.index_select(0, index))",
+        "test_moments.py",
+        "moments_can_be_picked",
+    ),
+    Mutant(
+        "normalize has eps outside of the root",
+        "moments.py",
+        "(variance + groups.eps).sqrt()",
+        "variance.sqrt() + groups.eps",
+        "test_moments.py",
+        "moments_are_those_of",
+    ),
+    Mutant(
+        "moments in the dtype of the features",
+        "moments.py",
+        "torch.float64 if h.dtype == torch.float64 else torch.float32",
+        "h.dtype",
+        NUMERICS,
+        "short_dtypes",
+    ),
+    Mutant(
+        "the mask is ignored",
+        "opened.py",
+        "return v if self.mask is None else torch.where(self.mask, v, 0)",
+        "return v",
+        EXCHANGE,
+        "by_hand and masked",
+    ),
+    Mutant(
+        "correction is ignored",
+        "opened.py",
+        "return self.size - self.correction",
+        "return self.size - 1",
+        EXCHANGE,
+        "what_it_is_by_hand and vectors",
+    ),
+    # pairing.py
+    Mutant(
+        "the coin depends on the rank",
+        "pairing.py",
+        'stream(seed, step, "coin")) < self.p',
+        'stream(seed, step, "coin", rank)) < self.p',
+        "test_pairing.py",
+        "ignore_the_rank",
+    ),
+    Mutant(
+        "all ranks have one pairing",
+        "pairing.py",
+        'stream(seed, step, "pairing", rank)',
+        'stream(seed, step, "pairing")',
+        "test_pairing.py",
+        "pairings_change",
+    ),
+    Mutant(
+        "the generator sees 32 bits of the seed",
+        "pairing.py",
+        'f"{seed}/{step}',
+        'f"{seed % 2**32}/{step}',
+        "test_pairing.py",
+        "thirty_second",
+    ),
+    Mutant(
+        "the same class is the other one",
+        "pairing.py",
+        'if pairing == "same_class" else ~same',
+        'if pairing == "same_class" else same',
+        "test_pairing.py",
+        "of_another_class",
+    ),
+    # targets.py
+    Mutant(
+        "λ is the weight of the partner",
+        "targets.py",
+        "checked_lam(lam, len(self))",
+        "checked_lam(1.0 - lam, len(self))",
+        "test_targets.py",
+        "is_the_papers_listing",
+    ),
+    Mutant(
+        "the labels of nobody",
+        "targets.py",
+        "Term(_pick(t, index), ",
+        "Term(t, ",
+        "test_targets.py",
+        "is_the_papers_listing",
+    ),
+    Mutant(
+        "partners come without their own weights",
+        "targets.py",
+        "_pick(w, index)",
+        "w",
+        "test_targets.py",
+        "bring_their_own_weights",
+    ),
+    Mutant(
+        "cross_entropy divides by the batch",
+        "targets.py",
+        "count = counted.sum()",
+        "count = torch.tensor(counted.numel())",
+        "test_targets.py",
+        "ignored_as_torch",
+    ),
+]
+
+
+# One process imports what is slow and is forked for every run; nobody in it has imported momentex.
+FRESH = multiprocessing.get_context("forkserver")
+PRELOADED = ["torch", "pytest", "hypothesis", "numpy", "scipy.stats", "sybil"]
+LIMIT = 120  # seconds: a mutant may loop for ever
+
+
+class Outcome(NamedTuple):
+    code: int | None
+    text: str
+
+
+def _run_here(sources: str, output: str, arguments: list[str]) -> None:
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, sources)
+    with open(output, "w", encoding="utf-8") as file, redirect_stdout(file), redirect_stderr(file):
+        import momentex  # the copy must win over an installed one
+
+        if not momentex.__file__.startswith(sources):
+            sys.exit(f"these are other sources: {momentex.__file__}")
+        import pytest
+
+        code = pytest.main(arguments)
+    sys.exit(int(code))
+
+
+def run(sources: Path, test: str, those: str) -> Outcome:
+    """These tests, against these sources, in a process of their own."""
+    options = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "--capture=sys",
+        "--assert=plain",
+        "--hypothesis-profile=unshrunk",
+    ]
+    output = sources.parent / f"{test}.txt"
+    arguments = [*options, f"--rootdir={ROOT}", str(ROOT / "tests" / test), "-k", those]
+    process = FRESH.Process(target=_run_here, args=(str(sources), str(output), arguments))
+    process.start()
+    process.join(LIMIT)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    return Outcome(process.exitcode, output.read_text(encoding="utf-8") if output.exists() else "")
+
+
+def copied(folder: str) -> Path:
+    ignore = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(ROOT / "src", Path(folder).resolve() / "src", ignore=ignore))
+
+
+def plant(mutant: Mutant, sources: Path) -> str:
+    """Change one place in `sources`; what is wrong with that, or nothing."""
+    path = sources / "momentex" / mutant.source
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        return (
+            f"to be replaced exactly once, but found {text.count(mutant.old)} times in {mutant.source}: {mutant.old!r}"
+        )
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    return ""
+
+
+def hunt(mutant: Mutant) -> tuple[bool, str]:
+    """Whether it was caught, and by which test (or why not)."""
+    with tempfile.TemporaryDirectory(prefix="momentex-mutant-") as folder:
+        sources = copied(folder)
+        if problem := plant(mutant, sources):
+            return False, problem
+        done = run(sources, mutant.test, mutant.those)
+    red = re.findall(r"^FAILED \S*?::(\S+)", done.text, flags=re.MULTILINE)
+    if done.code == 1 and red:
+        return True, red[0]
+    return False, "stayed green" if done.code == 0 else f"no test failed, but:\nexit code {done.code}\n{done.text}"
+
+
+def check_green() -> str:
+    """What is red without a fault: then red shows nothing."""
+    wanted = sorted({(mutant.test, mutant.those) for mutant in MUTANTS})
+    with tempfile.TemporaryDirectory(prefix="momentex-sound-") as folder:
+        sources = copied(folder)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            done = list(pool.map(lambda pair: run(sources, *pair), _by_file(wanted)))
+    return "\n".join(f"exit code {d.code}\n{d.text}" for d in done if d.code != 0)
+
+
+def _by_file(wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    files = sorted({test for test, _ in wanted})
+    return [(file, " or ".join(f"({those})" for test, those in wanted if test == file)) for file in files]
+
+
+def main() -> int:
+    os.chdir(ROOT)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    FRESH.set_forkserver_preload(PRELOADED)
+    if red := check_green():
+        print(f"The tests are not green without a fault:\n{red}")
+        return 1
+    print(f"The tests are green without a fault. {len(MUTANTS)} mutants:\n", flush=True)
+    escaped = []
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for mutant, (caught, what) in zip(MUTANTS, pool.map(hunt, MUTANTS), strict=True):
+            row = (
+                f"{'caught ' if caught else 'ESCAPED'}  {mutant.name:45}  {mutant.source:12}  {mutant.test:26}  {what}"
+            )
+            print(row, flush=True)
+            escaped += [] if caught else [mutant.name]
+    print(
+        f"\n{len(MUTANTS) - len(escaped)} of {len(MUTANTS)} caught." + "".join(f"\nEscaped: {name}" for name in escaped)
+    )
+    return 1 if escaped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
