@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from momentex import MomentExchange, Targets, pair, stream
+from momentex import MomentExchange, Policy, Targets, stream
 
 BATCH = 50
 
@@ -102,11 +102,8 @@ def label_interpolation(model: nn.Module, seed: int) -> Step:
     steps = count()
 
     def mix(y: Tensor) -> AbstractContextManager[Targets]:
-        step = next(steps)
-        if torch.rand((), generator=stream(seed, step, "coin")) >= 0.5:
-            return nullcontext(Targets(y))
-        index = pair("permutation", len(y), stream(seed, step, "pairing"))
-        return nullcontext(Targets(y).mixed_with(index, lam=0.9))
+        plan = Policy(lam=0.9, p=0.5).draw(seed, next(steps), len(y))
+        return nullcontext(Targets(y).mixed_with(plan.index, plan.lam))
 
     return mix
 

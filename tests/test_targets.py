@@ -311,6 +311,23 @@ def test_accuracy_without_mixing_is_accuracy():
     assert Targets(LABELS).accuracy(-F.one_hot(LABELS, CLASSES).float()) == 0
 
 
+# --- inside a compiled step ------------------------------------------------------------------------------------------
+
+IN_A_GRAPH = {
+    "cross_entropy": lambda logits, lam: Targets(LABELS).mixed_with(INDEX, lam).cross_entropy(logits),
+    "loss": lambda logits, lam: Targets(LABELS).mixed_with(INDEX, lam).loss(F.cross_entropy, logits, reduction="none"),
+    "probabilities": lambda logits, lam: (Targets(LABELS).mixed_with(INDEX, lam).probabilities(CLASSES) * logits).sum(),
+    "accuracy": lambda logits, lam: Targets(LABELS).mixed_with(INDEX, lam).accuracy(logits),
+}
+
+
+@pytest.mark.parametrize("lam", [0.7, PER_SAMPLE], ids=["one", "each"])
+@pytest.mark.parametrize("function", IN_A_GRAPH.values(), ids=IN_A_GRAPH)
+def test_targets_break_no_graph(function, lam):
+    compiled = torch.compile(function, fullgraph=True, backend="eager")
+    assert_close(compiled(LOGITS, lam), function(LOGITS, lam))
+
+
 # --- callbacks -------------------------------------------------------------------------------------------------------
 
 

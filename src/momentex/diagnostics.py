@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from dataclasses import asdict, dataclass
 
 import torch
@@ -29,7 +30,7 @@ class Strength:
     @staticmethod
     def of(moments: Moments, index: Tensor, eps: float) -> Strength | None:
         """Of the groups of all who gave or received; None if nobody did."""
-        moved = index != torch.arange(len(index), device=index.device)
+        moved = _moved(index)
         std = moments.std
         gain = (std.index_select(0, index) / std)[moved].flatten().double()
         if not gain.numel():
@@ -54,7 +55,8 @@ class Strength:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Shares since the last reset; None where nothing is known (labels without classes, compiled sites)."""
+    """Shares since the last reset, of same-class pairs over the last 64 exchanges; None where nothing is known (labels
+    without classes, compiled sites)."""
 
     steps: int
     exchanged_steps: float
@@ -70,14 +72,16 @@ class Diagnostics:
         return {name: float(value) for name, value in rows.items() if value is not None}
 
 
+RECENT = 64  # steps of which labels are remembered
+
+
 class Tally:
     """Counts that are added up where they arise, and looked at only when asked for: no step waits for a device."""
 
     def __init__(self) -> None:
         self.steps = self.on = self.samples = self.asked = 0
-        self.classified = False
         self._exchanged: dict[torch.device, Tensor] = {}
-        self._same_class: dict[torch.device, Tensor] = {}
+        self._recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=RECENT)
 
     def add(self, plan: Plan, index: Tensor, labels: Tensor) -> None:
         self.steps += 1
@@ -86,28 +90,36 @@ class Tally:
             return
         self.on += 1
         self.asked += len(index) if plan.asked is None else plan.asked
-        moved = index != torch.arange(len(index), device=index.device)
-        _add(self._exchanged, moved.sum())
+        count, device = _moved(index).sum(), index.device
+        self._exchanged[device] = self._exchanged[device] + count if device in self._exchanged else count
         if labels.ndim == 1 and not labels.is_floating_point():
-            self.classified = True
-            partner = labels.index_select(0, index.to(labels.device))
-            _add(self._same_class, ((labels == partner) & moved.to(labels.device)).sum())
+            self._recent.append((index, labels.detach()))
 
     def report(self, strength: Strength | None) -> Diagnostics:
         exchanged = sum(int(n) for n in self._exchanged.values())
-        same_class = sum(int(n) for n in self._same_class.values())
         return Diagnostics(
             steps=self.steps,
             exchanged_steps=_share(self.on, self.steps),
             exchanged_samples=_share(exchanged, self.samples),
             self_pairs=_share(self.asked - exchanged, self.asked),
-            same_class_pairs=_share(same_class, exchanged) if self.classified else None,
+            same_class_pairs=self._same_class_pairs(),
             strength=strength,
         )
 
+    def _same_class_pairs(self) -> float | None:
+        if not self._recent:
+            return None
+        same = pairs = 0
+        for index, labels in self._recent:
+            moved = _moved(index).to(labels.device)
+            partner = labels.index_select(0, index.to(labels.device))
+            same += int(((labels == partner) & moved).sum())
+            pairs += int(moved.sum())
+        return _share(same, pairs)
 
-def _add(counts: dict[torch.device, Tensor], count: Tensor) -> None:
-    counts[count.device] = counts[count.device] + count if count.device in counts else count
+
+def _moved(index: Tensor) -> Tensor:
+    return index != torch.arange(len(index), device=index.device)
 
 
 def _share(part: int, whole: int) -> float:
