@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
 
 
 class MomentexError(ValueError):
@@ -66,6 +67,6 @@ def did_you_mean(name: str, candidates: Iterable[str], most: int = 3) -> str:
 
 def check_fraction(name: str, value: float) -> float:
     """`value` as a float if it lies in [0, 1]."""
-    if not isinstance(value, (int, float)) or not 0 <= value <= 1:  # NaN fails the comparison
+    if not isinstance(value, Real) or not 0 <= value <= 1:  # NaN fails the comparison
         raise OutOfRange(f"{name} is {value!r}; it must be a number between 0 and 1.")
     return float(value)

@@ -175,13 +175,19 @@ def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor
     return torch.where(allowed.any(1), index, me)
 
 
+def looks_are_free(tensor: Tensor) -> bool:
+    """Whether values may be looked at: elsewhere that would wait for a device, or break a graph."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return tensor.device.type == "cpu" and not traced
+
+
 def check_index(index: Tensor) -> None:
     """Raise unless `index` is one axis of whole numbers from 0 to its own length, exclusive."""
     if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
         given = f"{index.dtype} {tuple(index.shape)}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
         raise PairingError(f"index is {given}; it must be a tensor of whole numbers with one axis: (batch,).")
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or index.device.type != "cpu":
-        return  # looking at the values would wait for the device, or break the graph; index_select checks them there
+    if not looks_are_free(index):
+        return  # index_select checks on the device
     low, high = (int(index.min()), int(index.max())) if len(index) else (0, -1)
     if low < 0 or high >= len(index):
         raise PairingError(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentex.errors import OutOfRange, PairingError, ShapeError, TargetError, check_fraction
-from momentex.pairing import check_index
+from momentex.pairing import check_index, looks_are_free
 
 Weight = float | Tensor  # a number, or one for each sample
 
@@ -217,7 +217,8 @@ def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
                 "loss(criterion, output), which combines losses instead of labels."
             )
         return labels
-    low, high = (int(labels.min()), int(labels.max())) if labels.numel() else (0, 0)
+    look = labels.numel() and looks_are_free(labels)
+    low, high = (int(labels.min()), int(labels.max())) if look else (0, 0)
     if low < 0 or high >= num_classes:
         raise TargetError(
             f"labels are {low} to {high}, and probabilities need 0 to {num_classes - 1}: {num_classes} classes."
@@ -231,7 +232,7 @@ def checked_lam(lam: float | Tensor, size: int) -> Weight:
         return check_fraction("lam", lam)
     if lam.shape != (size,) or not lam.is_floating_point():
         raise ShapeError(f"lam is {lam.dtype} {tuple(lam.shape)}; it must be a number or floats of shape ({size},).")
-    if lam.device.type == "cpu" and not bool(((lam >= 0) & (lam <= 1)).all()):
+    if looks_are_free(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
         raise OutOfRange(f"lam has entries from {lam.min():g} to {lam.max():g}; they must lie between 0 and 1.")
     return lam
 
@@ -244,7 +245,7 @@ def _for_samples(weight: Tensor, value: Tensor, size: int) -> Tensor:
             'reduced loss cannot be weighted any more. Use reduction="none" (and take the mean yourself), or '
             "Targets.cross_entropy."
         )
-    return weight.to(value.device).view(-1, *[1] * (value.ndim - 1))
+    return weight.to(value.device, value.dtype).view(-1, *[1] * (value.ndim - 1))
 
 
 def _times(a: Weight, b: Weight) -> Weight:
