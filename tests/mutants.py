@@ -278,6 +278,63 @@ MUTANTS = [
         "test_targets.py",
         "ignored_as_torch",
     ),
+    # attach.py, moex.py, replay.py
+    Mutant(
+        "the layer fires and nothing is exchanged",
+        "attach.py",
+        "return _replaced(container, path, result.h)",
+        "return _replaced(container, path, h)",
+        "test_moex.py",
+        "operator_written_by_hand",
+    ),
+    Mutant(
+        "the layer is armed after the block",
+        "moex.py",
+        "        moex._open = None\n        moex._set(None, plan.layer)",
+        "        moex._open = None",
+        "test_silence.py",
+        "outside_of_blocks",
+    ),
+    Mutant(
+        "labels are mixed where the coin said no",
+        "moex.py",
+        "self._targets.mixed_with(index, plan.lam) if plan.on else self._targets",
+        "self._targets.mixed_with(index.roll(1), 0.5)",
+        "test_moex.py",
+        "off_step",
+    ),
+    Mutant(
+        "a layer that did not fire is no error",
+        "moex.py",
+        "if kind is None and plan.on:",
+        "if False:",
+        "test_attach.py",
+        "found_when_the_block_ends",
+    ),
+    Mutant(
+        "recomputation is plain",
+        "attach.py",
+        "return self.replay.facts()",
+        "return None",
+        "test_checkpoint.py",
+        "one_block_has",
+    ),
+    Mutant(
+        "recomputation is of the last block",
+        "replay.py",
+        "if block.start <= number and (block.end is None or number < block.end):",
+        "if True:",
+        "test_checkpoint.py",
+        "three_blocks or plain_pass",
+    ),
+    Mutant(
+        "a failed backward pass leaves a compiled model armed",
+        "replay.py",
+        "    weakref.finalize(end, callback)\n    torch.autograd.Variable._execution_engine.queue_callback(end)",
+        "    torch.autograd.Variable._execution_engine.queue_callback(callback)",
+        "test_replay.py",
+        "noticed_also_when_it_fails",
+    ),
 ]
 
 

@@ -331,16 +331,24 @@ def test_targets_break_no_graph(function, lam):
 # --- callbacks -------------------------------------------------------------------------------------------------------
 
 
-def test_who_asked_is_called_when_the_gradient_arrives_and_not_before():
-    called, logits = [], LOGITS.clone().requires_grad_()
+def test_who_asked_is_called_when_the_gradient_arrives_at_the_output_and_not_before():
+    called, weight = [], LOGITS.clone().requires_grad_()
     watched = Targets(LABELS).when_differentiated(lambda: called.append("first"))
     watched = watched.mixed_with(INDEX, 0.7).when_differentiated(lambda: called.append("second"))
-    losses = [watched.loss(F.cross_entropy, logits), watched.cross_entropy(logits)]
+    losses = [watched.loss(F.cross_entropy, weight * 2), watched.cross_entropy(weight * 2)]
     assert not called
     sum(losses).backward()
     assert called == ["first", "second"] * 2
-    Targets(LABELS).cross_entropy(logits).backward()
+    Targets(LABELS).cross_entropy(weight * 2).backward()
     assert len(called) == 4
+
+
+def test_an_output_of_several_tensors_is_watched_whole():
+    called, weight = [], LOGITS.clone().requires_grad_()
+    watched = Targets(LABELS).when_differentiated(lambda: called.append("arrived"))
+    output = {"logits": weight * 2, "others": [weight * 3]}
+    watched.loss(lambda found, labels: F.cross_entropy(found["others"][0], labels), output).backward()
+    assert called == ["arrived"]
 
 
 def test_a_loss_that_wants_no_gradient_calls_nobody():

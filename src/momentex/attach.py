@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from momentex.errors import AttachmentError, FeatureError, LayerNotFound, StepError, did_you_mean
 from momentex.exchange import Exchanged, How, exchange
 from momentex.moments import Moments
+from momentex.replay import Replay, in_backward
 
 Where: TypeAlias = Literal["input", "output"]
 Key: TypeAlias = int | str
@@ -65,7 +66,7 @@ class Hook:
     def __init__(self, name: str, where: Where, select: Select, how: How) -> None:
         self.name, self.where, self.select, self.how = name, where, select, how
         self.facts: Facts | None = None  # of the block that is open
-        self.replay: Facts | None = None  # for recomputation during backward, when the block has closed
+        self.replay = Replay[Facts]()  # for recomputation during backward, when the block has closed
         self.calls = 0  # eager forward passes since the block was opened
         self.traced = False  # a compiler has seen the exchange
         self.seen: Seen | None = None
@@ -104,9 +105,9 @@ class Hook:
             if self.facts is not None:
                 self._mark_traced()
             return self.facts
-        # A call during backward is activation checkpointing. torch.utils.module_tracker asks in the same way.
-        if torch._C._current_graph_task_id() != -1:
-            return self.replay
+        if in_backward():  # activation checkpointing
+            return self.replay.facts()
+        self.replay.forward()
         if self.facts is not None:
             self.calls += 1
         return self.facts

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeAlias, TypedDict, final
 
 import torch
@@ -128,14 +128,16 @@ def _run(v: Tensor, index: Tensor, groups: Groups, how: How) -> tuple[Tensor, Mo
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _readable(v, index, groups, how.moves)
     if how.compiled:
-        return _compiled()(v, index, groups, how.moves)
+        return _compiled(how)(v, index, groups, how.moves)
     v, mean, std = _Fast.apply(v, index, groups, how.moves)
     return v, Moments(mean, std)
 
 
 @cache
-def _compiled() -> Callable[..., tuple[Tensor, Moments]]:
-    return torch.compile(_readable, fullgraph=True)
+def _compiled(how: How) -> Callable[..., tuple[Tensor, Moments]]:
+    # Code of its own for each kind of exchange: torch keeps a few graphs (recompile_limit) for one code object.
+    code = _readable.__code__.replace(co_name=f"exchange_{type(how.over).__name__}")
+    return torch.compile(FunctionType(code, _readable.__globals__), fullgraph=True)
 
 
 def _stays(index: Tensor, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,6 +29,7 @@ from momentex.exchange import Form, How
 from momentex.opened import count_sets, enough_positions
 from momentex.over import PONO, Over
 from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_index, check_lam, check_pairing, check_per, sit_out
+from momentex.replay import when_backward_ends
 from momentex.targets import Targets, checked_lam
 
 if TYPE_CHECKING:
@@ -241,9 +243,9 @@ class MomentExchange:
         for name, hook in self._hooks.items():
             hook.facts = facts if name == layer else None
 
-    def _set_replay(self, facts: Facts | None, layer: str) -> None:
-        for name, hook in self._hooks.items():
-            hook.replay = facts if name == layer else None
+    def _set_facts_of_open_block(self) -> None:
+        step = self._open
+        self._set(step._facts if step else None, step.plan.layer if step and step.plan else "")
 
 
 class Step:
@@ -280,8 +282,11 @@ class Step:
         if plan.on:
             self._facts = Facts(_to(index, self._device(plan.layer)), self._mask, self._batch)
         moex.plan, moex._open = plan, self
-        moex._hooks[plan.layer].calls = 0
+        hook = moex._hooks[plan.layer]
+        hook.calls = 0
         moex._set(self._facts, plan.layer)
+        if self._facts is not None:
+            hook.replay.open(self._facts)
         return targets.when_differentiated(self._make_current)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -289,11 +294,11 @@ class Step:
         assert plan is not None
         moex._open = None
         moex._set(None, plan.layer)
-        moex._set_replay(self._facts, plan.layer)  # for a loss that did not come from our Targets
         if plan.layer not in moex._hooks:
             return  # removed inside of the block
         if plan.on:
             moex._last_exchange = moex._hooks[plan.layer]
+            moex._last_exchange.replay.close()
         if kind is None and plan.on:
             self._check_fired(plan.layer)
 
@@ -310,18 +315,14 @@ class Step:
         return self._targets.labels.device if parameter is None else parameter.device
 
     def _make_current(self) -> None:
-        """The gradient has reached our loss: what is recomputed from here on is of this step."""
-        moex, plan = self._moex, self.plan
-        if plan is None or plan.layer not in moex._hooks:
-            return
-        moex._set_replay(self._facts, plan.layer)
-        if any(hook.traced for hook in moex._hooks.values()):  # a compiled part reads `facts` in recomputation as well
-            moex._set(self._facts, plan.layer)
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_is_over)
+        """The gradient has reached an output of this block: a compiled part that runs again from here on is of it.
 
-    def _backward_is_over(self) -> None:
-        current = self._moex._open
-        self._moex._set(current._facts if current else None, current.plan.layer if current and current.plan else "")
+        Compiled code cannot ask which node it runs for, as eager code does (see `replay`); it reads `facts` again.
+        """
+        moex, plan = self._moex, self.plan
+        if plan is not None and any(hook.traced for hook in moex._hooks.values()):
+            moex._set(self._facts, plan.layer)
+            when_backward_ends(partial(moex._set_facts_of_open_block))
 
     def _check_fired(self, layer: str) -> None:
         moex, hook = self._moex, self._moex._hooks[layer]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from momentex.errors import OutOfRange, PairingError, ShapeError, TargetError, check_fraction
 from momentex.pairing import check_index, looks_are_free
@@ -83,6 +84,7 @@ class Targets:
         >>> targets.loss(F.mse_loss, torch.zeros(2))
         tensor(50.)
         """
+        self._watch(output)
         total: Tensor | None = None
         for labels, weight in self.terms:
             value = criterion(output, labels, **arguments)
@@ -92,7 +94,7 @@ class Targets:
                 value = value * weight
             total = value if total is None else total + value
         assert total is not None
-        return self._watched(total)
+        return total
 
     def cross_entropy(
         self,
@@ -115,12 +117,13 @@ class Targets:
         """
         if reduction not in ("mean", "sum", "none"):
             raise TargetError(f"reduction is {reduction!r}; it is 'mean', 'sum' or 'none'.")
+        self._watch(logits)
         log_p = F.log_softmax(logits, 1, dtype=torch.float32 if logits.dtype in _HALVES else None)
         weight = None if weight is None else weight.to(log_p.dtype)
         options = (weight, ignore_index, check_fraction("label_smoothing", label_smoothing), reduction)
         total = sum(_cross_entropy_term(log_p, term, *options) for term in self.terms)
         assert isinstance(total, Tensor)
-        return self._watched(total)
+        return total
 
     def probabilities(self, num_classes: int) -> Tensor:
         """The combination as one tensor with a class axis at 1: for criteria that take soft targets."""
@@ -157,7 +160,7 @@ class Targets:
         return total
 
     def when_differentiated(self, callback: Callable[[], None]) -> Targets:
-        """These targets; `callback` is called in backward, when the gradient reaches a loss that came from them."""
+        """These targets; `callback` is called in backward, when the gradient reaches an output whose loss they gave."""
         watched = self._with_terms(self.terms)
         watched._on_gradient = (*self._on_gradient, callback)
         return watched
@@ -167,11 +170,13 @@ class Targets:
         new.labels, new.terms, new._on_gradient = self.labels, tuple(terms), self._on_gradient
         return new
 
-    def _watched(self, loss: Tensor) -> Tensor:
-        if loss.requires_grad:
-            for callback in self._on_gradient:
-                loss.register_hook(partial(_call_without_gradient, callback))
-        return loss
+    def _watch(self, output: Any) -> None:
+        if not self._on_gradient or not torch.is_grad_enabled():
+            return
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                for callback in self._on_gradient:
+                    tensor.register_hook(partial(_call_without_gradient, callback))
 
 
 _HALVES = (torch.float16, torch.bfloat16)
