@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from docs import zoo
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -45,3 +47,8 @@ def test_every_guarantee_names_a_test_that_its_file_has():
         assert named, row
         for sentence, path in named:
             assert f"\ndef test_{sentence.replace(' ', '_')}(" in text_of(path), f"{path}: {sentence}"
+
+
+def test_the_table_of_models_is_what_counting_gives():
+    page = text_of("docs/models.md")
+    assert zoo.filled(page) == page

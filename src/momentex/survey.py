@@ -22,7 +22,8 @@ from momentex.targets import Targets
 # "right before the first stage"), under the names that model libraries give to it.
 FIRST_STAGES = (
     "layer1",  # ResNet, ResNeXt, WideResNet
-    "features.denseblock1",  # DenseNet
+    "features.denseblock1",  # torchvision, timm: DenseNet
+    "dense1",  # momentex: DenseNet of the CIFAR zoo
     "trunk_output.block1",  # torchvision: RegNet
     "stages.0",  # timm: ConvNeXt, …
     "stage1",
