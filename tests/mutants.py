@@ -298,8 +298,8 @@ MUTANTS = [
     Mutant(
         "labels are mixed where the coin said no",
         "moex.py",
-        "self._targets.mixed_with(index, plan.lam) if plan.on else self._targets",
-        "self._targets.mixed_with(index.roll(1), 0.5)",
+        "targets = self._targets\n        if plan.on:",
+        "targets = self._targets.mixed_with(index.roll(1), 0.5)\n        if plan.on:",
         "test_moex.py",
         "off_step",
     ),

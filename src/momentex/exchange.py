@@ -315,9 +315,10 @@ def _gain(std: Tensor, index: Tensor, moves: Moves, stays: Tensor) -> Tensor:
     return std.index_select(0, index).div_(std).masked_fill_(stays, 1.0)
 
 
-# Elements of a block: many in place, since smaller blocks are more parallel regions, and each waits for the slowest
-# thread. Narrow dtypes need scratch of the block's size: less, but more than the 2¹⁵ that torch gives to one thread.
-_BLOCK, _NARROW_BLOCK_PER_THREAD = 2**20, 2**16
+# Elements of a block: few large ones, since every operation is a parallel region, and waits for the slowest thread.
+# Narrow dtypes need scratch of the size of a block, twice in backward: theirs are a twelfth of the features at most,
+# unless that would be too few for the threads.
+_BLOCK, _NARROW_LEAST, _NARROW_MOST, _NARROW_PART = 2**20, 2**16, 2**17, 12
 
 
 def _blocks(v: Tensor, out: Tensor, groups: Groups) -> list[Block]:
@@ -325,13 +326,18 @@ def _blocks(v: Tensor, out: Tensor, groups: Groups) -> list[Block]:
     rows, dtype = max(1, len(v)), accumulation_dtype(v)
     in_place = out.dtype == dtype
     if v.device.type == "cpu" and v.numel() and groups.batch is None:  # a set may have points in any row
-        elements = _BLOCK if in_place else _NARROW_BLOCK_PER_THREAD * torch.get_num_threads()
+        elements = _BLOCK if in_place else _narrow_block(v.numel())
         rows = max(1, elements * len(v) // v.numel())
     starts = range(0, max(1, len(v)), rows)
     if in_place:
         return [(slice(start, start + rows), out[start : start + rows]) for start in starts]
     scratch = torch.empty_like(v[:rows], dtype=dtype)
     return [(slice(start, start + rows), scratch[: len(v) - start]) for start in starts]
+
+
+def _narrow_block(elements: int) -> int:
+    threads = torch.get_num_threads()
+    return max(_NARROW_LEAST * threads, min(_NARROW_MOST * threads, elements // _NARROW_PART))
 
 
 def _subtract(v: Tensor, m: Tensor, out: Tensor) -> Tensor:

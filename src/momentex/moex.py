@@ -278,8 +278,10 @@ class Step:
         plan = self.plan = self.plan or moex._draw(size, self._targets.labels, self._index)
         index = self._partners(plan, size)
         moex._tally.add(plan, index, self._targets.labels)
-        targets = self._targets.mixed_with(index, plan.lam) if plan.on else self._targets
+        targets = self._targets
         if plan.on:
+            index = _to(index, targets.labels.device)  # once: labels and features are usually on one device
+            targets = targets.mixed_with(index, plan.lam)
             self._facts = Facts(_to(index, self._device(plan.layer)), self._mask, self._batch)
         moex.plan, moex._open = plan, self
         hook = moex._hooks[plan.layer]
