@@ -51,6 +51,18 @@ class TargetError(MomentexError):
     """Labels, weights or a criterion that cannot be combined exactly."""
 
 
+class DataError(MomentexError):
+    """Data that is missing, damaged or not what it says."""
+
+
+class RecipeError(MomentexError):
+    """A recipe that contradicts itself or does not exist."""
+
+
+class RunError(MomentexError):
+    """A run directory that is in use, of another recipe or damaged; a run that cannot go on."""
+
+
 class MomentexWarning(UserWarning):
     """Something works, and is probably not what you want."""
 
