@@ -1,0 +1,76 @@
+"""Recipes of a size for a CPU: to see that everything works, and what a short training can show. None is of the paper.
+
+The paper's schedule for this family of ResNets (164 epochs with steps) is too long for a CPU; these train along a
+cosine. bfloat16 and channels_last are there for speed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from momentex.recipes.arms import Named, named, plain
+from momentex.train.recipe import SGD, Augment, Cosine, Data, Recipe
+
+
+def digits_resnet() -> Recipe:
+    """ResNet-8 on 200 of scikit-learn's handwritten digits.
+
+    The data comes with scikit-learn: nothing is downloaded. Nothing was tuned, and the images are of 8×8 pixels: it
+    shows that things run, and is no evidence about the method.
+    """
+    return Recipe(
+        data=Data(name="digits", train_size=200),
+        model="cifar:resnet",
+        model_options={"depth": 8, "in_channels": 1, "width": 16},
+        epochs=60,
+        batch_size=50,
+        optimizer=SGD(lr=0.1, nesterov=True, weight_decay=1e-3),
+        schedule=Cosine(),
+    )
+
+
+def cifar10_resnet20() -> Recipe:
+    """ResNet-20 on CIFAR-10, 40 epochs along a cosine.
+
+    Optimiser, batches and augmentation are those of ResNet-110 in the paper's table.
+    """
+    return Recipe(
+        data=Data(name="cifar10"),
+        augment=Augment(crop_padding=4, flip=True),
+        model="cifar:resnet20",
+        epochs=40,
+        batch_size=128,
+        optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=1e-4),
+        schedule=Cosine(),
+        precision="bfloat16",
+        channels_last=True,
+    )
+
+
+def cifar10_resnet20_5k() -> Recipe:
+    """ResNet-20 on 5,000 images of CIFAR-10, 40 epochs along a cosine.
+
+    As cifar10.resnet20 with a tenth of its images, 500 of each class, and a warm-up of 5 epochs. The seed draws the
+    images.
+    """
+    recipe = cifar10_resnet20()
+    return replace(recipe, data=Data(name="cifar10", train_size=5000), schedule=Cosine(warmup_epochs=5))
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "digits.resnet": digits_resnet,
+    "cifar10.resnet20_5k": cifar10_resnet20_5k,
+    "cifar10.resnet20": cifar10_resnet20,
+}
+
+ADVICE = "Exchange: λ = 0.9, p = 0.5, PONO, before the first stage: the paper's general advice (Sec. 3)."
+
+
+def table() -> Iterator[Named]:
+    """Every recipe of this module."""
+    for name, make in RECIPES.items():
+        about = inspect.getdoc(make) or ""
+        yield plain(name, make, about)
+        yield from named(name, "", make, about, advice=ADVICE)

@@ -1,0 +1,1 @@
+"""Training: recipes as values, one loop, and runs that survive."""

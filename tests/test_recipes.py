@@ -1,0 +1,240 @@
+"""Recipes: every name, the structure of the paper's table, controls, functions of users."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from momentex import models, recipes
+from momentex.errors import MomentexError, RecipeError
+from momentex.recipes import arms, cifar, find, names
+from momentex.recipes.arms import labels_only, lam1, moex
+from momentex.train.recipe import Exchange, Recipe, Reported
+from momentex.train.resolved import differences, from_json, to_json
+
+ENTRIES = {entry.name: entry for entry in names()}
+MODELS = [row.__name__ for row in cifar.ROWS]
+WITH_MOEX = [name for name in ENTRIES if "_moex" in name]
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_recipe_is_found_by_its_name_and_survives_json(name):
+    recipe = find(name)
+    assert recipe == ENTRIES[name].recipe
+    assert from_json(json.loads(json.dumps(to_json(recipe)))) == recipe
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_name_begins_with_its_data_set(name):
+    assert name.startswith(f"{find(name).data.name}.")
+
+
+def test_the_command_line_sees_all_names_once_and_small_ones_first():
+    listed = [entry.name for entry in names()]
+    assert len(listed) == len(set(listed))
+    assert listed[0] == "digits.resnet"
+
+
+# --- the paper's table -----------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_six_models_two_data_sets_and_two_numbers_for_each():
+    reported = {name for name, entry in ENTRIES.items() if entry.reported}
+    assert reported == {f"{data}.{model}{arm}" for data in cifar.TITLES for model in MODELS for arm in ("", "_moex")}
+    assert len(reported) == 24
+    assert len(cifar.REPORTED) == 12
+
+
+@pytest.mark.parametrize(("model", "data"), cifar.REPORTED)
+def test_in_every_row_the_paper_reports_less_error_with_moex(model, data):
+    plain, exchanged = (ENTRIES[f"{data}.{model}{arm}"].reported for arm in ("", "_moex"))
+    assert exchanged.error < plain.error
+    assert all(number.sem > 0 and "Table 1" in number.where and not number.cited for number in (plain, exchanged))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("arm", ["", "_moex"])
+def test_hundred_classes_are_harder_than_ten(model, arm):
+    assert ENTRIES[f"cifar100.{model}{arm}"].reported.error > 3 * ENTRIES[f"cifar10.{model}{arm}"].reported.error
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_both_data_sets_are_trained_alike(model):
+    ten, hundred = find(f"cifar10.{model}"), find(f"cifar100.{model}")
+    assert differences(ten, hundred) == ["data.name: cifar10 there, cifar100 now"]
+
+
+@pytest.mark.parametrize("name", WITH_MOEX)
+def test_the_arms_of_a_recipe_differ_in_the_exchange_alone(name):
+    def arm(word):
+        return find(name.replace("_moex", word))
+
+    released = name.endswith("_released_script")
+    plain = find(name.partition("_moex")[0]) if released else arm("")
+    assert plain.exchange is None
+    assert replace(find(name), exchange=None, paper=plain.paper) == plain
+    assert differences(find(name), arm("_labels_only")) == ["exchange.features: True there, False now"]
+    assert differences(find(name), arm("_lam1")) == [f"exchange.lam: {find(name).exchange.lam} there, 1.0 now"]
+
+
+def test_every_recipe_with_an_exchange_has_its_controls():
+    assert len(WITH_MOEX) * 3 == sum(entry.recipe.exchange is not None for entry in ENTRIES.values())
+
+
+def test_the_released_script_differs_from_the_text_in_lam_and_p():
+    text, script = (find(f"cifar100.pyramidnet_200_moex{end}") for end in ("", "_released_script"))
+    assert differences(text, script) == ["exchange.lam: 0.9 there, 0.5 now", "exchange.p: 0.5 there, 0.25 now"]
+
+
+@pytest.mark.parametrize("data", cifar.TITLES)
+@pytest.mark.parametrize("arm", ["", "_moex", "_labels_only", "_lam1"])
+def test_the_undecided_dropout_is_a_variant_of_every_arm(data, arm):
+    without, dropout = (find(f"{data}.wrn_28_10{arm}{end}") for end in ("", "_dropout"))
+    assert differences(without, dropout) == ["model_options.dropout: nothing there, 0.3 now"]
+    assert dropout.paper is None
+
+
+@pytest.mark.parametrize("name", WITH_MOEX)
+def test_the_exchange_is_at_the_recorded_first_stage(name):
+    recipe = find(name)
+    assert recipe.exchange.layer is None
+    assert models.first_site(recipe.model)
+
+
+BUILT = {(r.model, tuple(r.model_options.items())): r for r in (entry.recipe for entry in ENTRIES.values())}
+
+
+@pytest.mark.parametrize("recipe", BUILT.values(), ids=lambda r: f"{r.model}{dict(r.model_options) or ''}")
+def test_the_model_of_every_recipe_can_be_built_with_its_options(recipe):
+    with torch.device("meta"):
+        model = models.build(recipe.model, 10, **recipe.model_options)
+    dropped = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
+    assert dropped <= {recipe.model_options.get("dropout", 0.0)}
+    assert bool(dropped) == (recipe.model == "cifar:wrn_28_10")
+
+
+# --- lab notes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_lab_note_says_what_it_is_the_number_and_the_command(name):
+    entry = ENTRIES[name]
+    lines = entry.note.splitlines()
+    assert lines[0] == entry.summary
+    assert lines[0].endswith(".")
+    assert lines[-1].strip() == f"momentex train {name}"
+    assert max(map(len, lines)) <= 120
+    if entry.reported:
+        assert f"Paper: {arms.spoken(entry.reported)} % error" in entry.note
+    assert ("λ = " in entry.note) == (entry.recipe.exchange is not None)
+
+
+def test_summaries_tell_recipes_apart():
+    assert len({entry.summary for entry in ENTRIES.values()}) == len(ENTRIES)
+
+
+def test_a_number_without_an_error_is_spoken_without_one():
+    assert arms.spoken(Reported(error=22.9)) == "22.90"
+
+
+# --- names that are not there ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("cifar100.resnet110moex", "'cifar100.resnet110_moex'"),
+        ("resnet110_moex", "'cifar10.resnet110_moex'"),
+        ("cifar10.wrn2810", "'cifar10.wrn_28_10'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_near_ones(name, near):
+    with pytest.raises(RecipeError, match=rf"^there is no recipe '{name}'\. Did you mean .*{near}.*`momentex recipes`"):
+        find(name)
+
+
+def test_a_name_that_is_near_to_nothing_says_where_names_are():
+    with pytest.raises(RecipeError, match=r"^there is no recipe 'zzz'\. `momentex recipes` lists them; .*mine\.py:"):
+        find("zzz")
+
+
+def test_controls_of_no_exchange_are_refused():
+    with pytest.raises(RecipeError, match=r"^labels_only is a control of an exchange, and this recipe has none: "):
+        labels_only(Recipe())
+    with pytest.raises(RecipeError, match=r"^lam1 is a control"):
+        lam1(Recipe())
+
+
+def test_moex_on_a_recipe_forgets_the_number_of_the_recipe_without_it():
+    assert moex(find("cifar10.resnet110")).paper is None
+    assert moex(Recipe(), Exchange(lam=0.3)).exchange.lam == 0.3
+
+
+# --- functions of users ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(tmp_path):
+    def write(text):
+        file = tmp_path / "mine.py"
+        file.write_text("from momentex.train.recipe import Recipe\n" + text)
+        return f"{file}:recipe"
+
+    return write
+
+
+def test_a_function_in_a_file_is_a_recipe(mine):
+    assert find(mine("def recipe():\n    return Recipe(epochs=7)")).epochs == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "def recipe():\n    return {'epochs': 7}",
+            r"returned a dict; it must return a momentex\.train\.recipe\.Recipe",
+        ),
+        ("def recipe():\n    return Recipe(epochs=0)", r"failed \(.*mine\.py, line 3\): RecipeError: epochs is 0"),
+        ("def recipe():\n    return [][1]", r"failed \(.*mine\.py, line 3\): IndexError: list index out of range"),
+        ("def recipe(lr):\n    return Recipe()", r"failed: TypeError: recipe\(\) missing 1 required .* argument: 'lr'"),
+        ("def recipes():\n    return Recipe()", r"has no function 'recipe'\. Did you mean 'recipes'\?"),
+        ("1 / 0", r"could not be imported \(.*mine\.py, line 2\): ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_is_no_recipe_says_which_line(mine, text, message):
+    with pytest.raises(MomentexError, match=message):
+        find(mine(text))
+
+
+def test_a_file_without_a_function_says_how_to_name_one():
+    with pytest.raises(MomentexError, match=r"'mine\.py' does not say which function of which file"):
+        find("mine.py")
+
+
+# --- what was measured here ------------------------------------------------------------------------------------------
+
+
+def test_results_of_a_checkout_are_read_by_name_and_other_files_are_left_alone(tmp_path):
+    row = {"error": 25.5, "sem": 0.1, "seeds": 3}
+    (tmp_path / "cifar.json").write_text(json.dumps({"errors": {"cifar100.resnet110_moex": row}}))
+    (tmp_path / "other.json").write_text(json.dumps([1, 2]))
+    assert recipes.measured(tmp_path) == {"cifar100.resnet110_moex": recipes.Measured(25.5, 0.1, 3)}
+    assert recipes.measured(tmp_path / "nowhere") == {}
+
+
+@pytest.mark.parametrize("text", ["{", '{"errors": {"a": {}}}', '{"errors": 3}'])
+def test_results_that_cannot_be_read_are_named(tmp_path, text):
+    (tmp_path / "broken.json").write_text(text)
+    with pytest.raises(RecipeError, match=r"broken\.json cannot be read as results: "):
+        recipes.measured(tmp_path)
+
+
+def test_the_list_needs_neither_torch_nor_numpy():
+    code = (
+        "import sys; from momentex.recipes import names; names(); "
+        "assert not {'torch', 'numpy', 'tyro'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
