@@ -331,36 +331,38 @@ def test_targets_break_no_graph(function, lam):
 # --- callbacks -------------------------------------------------------------------------------------------------------
 
 
-def test_who_asked_is_called_when_the_gradient_arrives_at_the_output_and_not_before():
+def test_who_asked_is_called_with_every_output_of_a_graph_whose_loss_is_asked_for():
     called, weight = [], LOGITS.clone().requires_grad_()
-    watched = Targets(LABELS).when_differentiated(lambda: called.append("first"))
-    watched = watched.mixed_with(INDEX, 0.7).when_differentiated(lambda: called.append("second"))
-    losses = [watched.loss(F.cross_entropy, weight * 2), watched.cross_entropy(weight * 2)]
-    assert not called
-    sum(losses).backward()
-    assert called == ["first", "second"] * 2
-    Targets(LABELS).cross_entropy(weight * 2).backward()
-    assert len(called) == 4
+    watched = Targets(LABELS).when_used(lambda t: called.append(("first", t)))
+    watched = watched.mixed_with(INDEX, 0.7).when_used(lambda t: called.append(("second", t)))
+    a, b = weight * 2, weight * 3
+    watched.loss(F.cross_entropy, a)
+    watched.cross_entropy(b)
+    Targets(LABELS).cross_entropy(b)
+    assert [(name, t is a, t is b) for name, t in called] == [
+        *(("first", True, False), ("second", True, False)),
+        *(("first", False, True), ("second", False, True)),
+    ]
 
 
-def test_an_output_of_several_tensors_is_watched_whole():
+def test_an_output_of_several_tensors_is_used_whole_and_parameters_among_them_are_left_alone():
     called, weight = [], LOGITS.clone().requires_grad_()
-    watched = Targets(LABELS).when_differentiated(lambda: called.append("arrived"))
-    output = {"logits": weight * 2, "others": [weight * 3]}
-    watched.loss(lambda found, labels: F.cross_entropy(found["others"][0], labels), output).backward()
-    assert called == ["arrived"]
+    watched = Targets(LABELS).when_used(called.append)
+    output = {"logits": weight * 2, "others": [weight * 3], "prototypes": weight}
+    watched.loss(lambda found, labels: F.cross_entropy(found["others"][0], labels), output)
+    assert [t is weight for t in called] == [False, False]
 
 
 def test_a_loss_that_wants_no_gradient_calls_nobody():
-    watched = Targets(LABELS).when_differentiated(lambda: pytest.fail("called"))
+    watched = Targets(LABELS).when_used(lambda _: pytest.fail("called"))
     watched.cross_entropy(LOGITS)
     with torch.no_grad():
-        watched.loss(F.cross_entropy, LOGITS.clone().requires_grad_())
+        watched.loss(F.cross_entropy, LOGITS.clone().requires_grad_() * 2)
 
 
 def test_a_watched_loss_is_the_same_loss():
     logits = LOGITS.clone().requires_grad_()
-    plain, watched = Targets(LABELS), Targets(LABELS).when_differentiated(list)
+    plain, watched = Targets(LABELS), Targets(LABELS).when_used(lambda _: None)
     assert_same_bits(watched.cross_entropy(logits), plain.cross_entropy(logits))
     gradients = [torch.autograd.grad(t.cross_entropy(logits), logits)[0] for t in (plain, watched)]
     assert_same_bits(*gradients)

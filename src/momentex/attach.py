@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from momentex.errors import AttachmentError, FeatureError, LayerNotFound, StepError, did_you_mean
 from momentex.exchange import Exchanged, How, exchange
 from momentex.moments import Moments
-from momentex.replay import Replay, in_backward
+from momentex.replay import Block, Replay, in_backward, keep
 
 Where: TypeAlias = Literal["input", "output"]
 Key: TypeAlias = int | str
@@ -67,6 +67,7 @@ class Hook:
         self.name, self.where, self.select, self.how = name, where, select, how
         self.facts: Facts | None = None  # of the block that is open
         self.replay = Replay[Facts]()  # for recomputation during backward, when the block has closed
+        self.block: Block[Facts] | None = None  # that is open
         self.calls = 0  # eager forward passes since the block was opened
         self.traced = False  # a compiler has seen the exchange
         self.seen: Seen | None = None
@@ -130,7 +131,8 @@ class Hook:
                 "and use DistributedDataParallel, not DataParallel, which cuts the batch under the pairing."
             )
         result: Exchanged = exchange(h, facts.index, self.how, mask=facts.mask, batch=facts.batch)
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
+            keep(self.block, result.h)
             self.seen = Seen(tuple(h.shape), result.moments, facts.index)
         return _replaced(container, path, result.h)
 

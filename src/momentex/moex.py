@@ -29,7 +29,7 @@ from momentex.exchange import Form, How
 from momentex.opened import count_sets, enough_positions
 from momentex.over import PONO, Over
 from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_index, check_lam, check_pairing, check_per, sit_out
-from momentex.replay import when_backward_ends
+from momentex.replay import Block, keep, when_backward_ends
 from momentex.targets import Targets, checked_lam
 
 if TYPE_CHECKING:
@@ -263,6 +263,7 @@ class Step:
         self._moex, self._targets = moex, targets
         self._mask, self._batch, self._index = mask, batch, index
         self._facts: Facts | None = None
+        self._block: Block[Facts] | None = None
         self._entered = False
         self.plan = plan
 
@@ -287,9 +288,10 @@ class Step:
         hook = moex._hooks[plan.layer]
         hook.calls = 0
         moex._set(self._facts, plan.layer)
-        if self._facts is not None:
-            hook.replay.open(self._facts)
-        return targets.when_differentiated(self._make_current)
+        if self._facts is None:
+            return targets
+        self._block = hook.block = hook.replay.open(self._facts)
+        return targets.when_used(self._used)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         moex, plan = self._moex, self.plan
@@ -299,8 +301,10 @@ class Step:
         if plan.layer not in moex._hooks:
             return  # removed inside of the block
         if plan.on:
-            moex._last_exchange = moex._hooks[plan.layer]
-            moex._last_exchange.replay.close()
+            hook = moex._last_exchange = moex._hooks[plan.layer]
+            if self._block is not None:
+                hook.replay.close(self._block)
+            hook.block = None
         if kind is None and plan.on:
             self._check_fired(plan.layer)
 
@@ -316,15 +320,20 @@ class Step:
         parameter = next(self._moex._modules[layer].parameters(), None)
         return self._targets.labels.device if parameter is None else parameter.device
 
+    def _used(self, output: Tensor) -> None:
+        """A loss of this block is computed. Its graph holds the block, and tells compiled parts when backward arrives."""
+        keep(self._block, output)
+        if any(hook.traced for hook in self._moex._hooks.values()):
+            output.register_hook(lambda _: self._make_current())
+
     def _make_current(self) -> None:
         """The gradient has reached an output of this block: a compiled part that runs again from here on is of it.
 
         Compiled code cannot ask which node it runs for, as eager code does (see `replay`); it reads `facts` again.
         """
-        moex, plan = self._moex, self.plan
-        if plan is not None and any(hook.traced for hook in moex._hooks.values()):
-            moex._set(self._facts, plan.layer)
-            when_backward_ends(partial(moex._set_facts_of_open_block))
+        if self.plan is not None:
+            self._moex._set(self._facts, self.plan.layer)
+            when_backward_ends(partial(self._moex._set_facts_of_open_block))
 
     def _check_fired(self, layer: str) -> None:
         moex, hook = self._moex, self._moex._hooks[layer]

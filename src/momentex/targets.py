@@ -7,7 +7,6 @@ One class serves every method that mixes: MoEx, label interpolation, mixup, CutM
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -48,7 +47,7 @@ class Targets:
             given = "a number" if isinstance(labels, Tensor) else f"a {type(labels).__name__}"
             raise TargetError(f"labels are {given}; they must be a tensor whose first axis is the batch.")
         self.labels, self.terms = labels, (Term(labels, 1.0),)
-        self._on_gradient: tuple[Callable[[], None], ...] = ()
+        self._on_use: tuple[Callable[[Tensor], None], ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -84,7 +83,7 @@ class Targets:
         >>> targets.loss(F.mse_loss, torch.zeros(2))
         tensor(50.)
         """
-        self._watch(output)
+        self._use(output)
         total: Tensor | None = None
         for labels, weight in self.terms:
             value = criterion(output, labels, **arguments)
@@ -117,7 +116,7 @@ class Targets:
         """
         if reduction not in ("mean", "sum", "none"):
             raise TargetError(f"reduction is {reduction!r}; it is 'mean', 'sum' or 'none'.")
-        self._watch(logits)
+        self._use(logits)
         log_p = F.log_softmax(logits, 1, dtype=torch.float32 if logits.dtype in _HALVES else None)
         weight = None if weight is None else weight.to(log_p.dtype)
         options = (weight, ignore_index, check_fraction("label_smoothing", label_smoothing), reduction)
@@ -159,24 +158,24 @@ class Targets:
             )
         return total
 
-    def when_differentiated(self, callback: Callable[[], None]) -> Targets:
-        """These targets; `callback` is called in backward, when the gradient reaches an output whose loss they gave."""
+    def when_used(self, callback: Callable[[Tensor], None]) -> Targets:
+        """These targets; `callback` is called with each tensor of a graph whose loss they are asked for."""
         watched = self._with_terms(self.terms)
-        watched._on_gradient = (*self._on_gradient, callback)
+        watched._on_use = (*self._on_use, callback)
         return watched
 
     def _with_terms(self, terms: tuple[Term, ...] | list[Term]) -> Targets:
         new = Targets.__new__(Targets)
-        new.labels, new.terms, new._on_gradient = self.labels, tuple(terms), self._on_gradient
+        new.labels, new.terms, new._on_use = self.labels, tuple(terms), self._on_use
         return new
 
-    def _watch(self, output: Any) -> None:
-        if not self._on_gradient or not torch.is_grad_enabled():
+    def _use(self, output: Any) -> None:
+        if not self._on_use or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return
         for tensor in tree_leaves(output):
-            if isinstance(tensor, Tensor) and tensor.requires_grad:
-                for callback in self._on_gradient:
-                    tensor.register_hook(partial(_call_without_gradient, callback))
+            if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+                for callback in self._on_use:
+                    callback(tensor)
 
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -263,10 +262,6 @@ def _complement(lam: Weight) -> Weight:
 
 def _pick(value: Any, index: Tensor) -> Any:
     return value.index_select(0, index.to(value.device)) if isinstance(value, Tensor) else value
-
-
-def _call_without_gradient(callback: Callable[[], None], _gradient: Tensor) -> None:
-    callback()
 
 
 def _show(weight: Weight) -> str:
