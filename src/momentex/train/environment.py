@@ -14,7 +14,7 @@ import torch
 
 from momentex.train.place import Place
 
-PACKAGES = ("momentex", "torch", "torchvision", "numpy", "accelerate", "safetensors", "timm")
+PACKAGES = ("momentex", "torchvision", "numpy", "accelerate", "safetensors", "timm")
 
 
 def environment(place: Place, model: str) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def environment(place: Place, model: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "system": platform.platform(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in PACKAGES if (found := _version(name))} | {"torch": str(torch.__version__)},
         "commit": _commit(),
         "model_file": _digest(model),
     }
