@@ -1,0 +1,1 @@
+"""The instrument: arms over paired seeds, and what their differences say."""
