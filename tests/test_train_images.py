@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from momentex.data import digits
 from momentex.errors import DataError, RecipeError
+from momentex.evaluate.calibration import calibration_error
 from momentex.train.engine import evaluate_run, evaluated
 from momentex.train.images import IMAGENET, chosen, classification, classification_metrics, data_root, normalization
 from momentex.train.place import Place
@@ -35,10 +36,11 @@ def test_errors_and_likelihood_are_those_of_scikit_learn(batch_size: int) -> Non
     logits, labels = some(classes=12)
     found = classification_metrics(nn.Identity(), zip(logits.split(batch_size), labels.split(batch_size), strict=True))
     probabilities = logits.double().softmax(1).numpy()
-    assert found.keys() == {"error", "nll", "error_top5"}
+    assert found.keys() == {"error", "nll", "error_top5", "calibration"}
     assert found["error"] == pytest.approx(100 * (1 - np.mean(logits.argmax(1).numpy() == labels.numpy())))
     assert found["error_top5"] == pytest.approx(100 * (1 - top_k_accuracy_score(labels.numpy(), probabilities, k=5)))
     assert found["nll"] == pytest.approx(log_loss(labels.numpy(), probabilities), rel=1e-6)
+    assert found["calibration"] == pytest.approx(calibration_error(logits.softmax(1), labels), rel=1e-6)
 
 
 @pytest.mark.parametrize(("classes", "has_top5"), [(2, False), (5, False), (6, True)])
@@ -49,7 +51,9 @@ def test_of_five_classes_or_fewer_the_top_five_say_nothing(classes: int, has_top
 
 def test_a_short_last_batch_counts_by_its_images() -> None:
     logits = torch.tensor([[5.0, 0.0]] * 3 + [[0.0, 5.0]])
-    found = classification_metrics(nn.Identity(), [(logits[:3], torch.zeros(3).long()), (logits[3:], torch.tensor([0]))])
+    found = classification_metrics(
+        nn.Identity(), [(logits[:3], torch.zeros(3).long()), (logits[3:], torch.tensor([0]))]
+    )
     assert found["error"] == pytest.approx(25.0)
 
 
@@ -60,7 +64,7 @@ def test_processes_add_what_they_have_counted() -> None:
     halves = [(logits[:40], labels[:40]), (logits[40:], labels[40:])]
     for half in [[halves[0]], [halves[1]], []]:
         with np.errstate(all="ignore"):
-            classification_metrics(nn.Identity(), half, lambda sums: (parts.append(sums), [1.0] * 4)[1])
+            classification_metrics(nn.Identity(), half, lambda sums: (parts.append(sums), [1.0] * len(sums))[1])
     total = [sum(column) for column in zip(*parts, strict=True)]
     found = classification_metrics(nn.Identity(), [halves[0]], lambda sums: total)
     assert found == pytest.approx(classification_metrics(nn.Identity(), [(logits, labels)]))
@@ -91,7 +95,8 @@ def test_what_a_run_writes_is_what_its_weights_give_by_hand(tmp_path: Path) -> N
         with torch.no_grad():
             wrong = model.eval()(x.float()).argmax(1) != arrays.labels
         assert row[name] == pytest.approx(100 * wrong.double().mean().item())
-    assert evaluate_run(tmp_path / "run") == {k: row[k] for k in ("error", "nll", "error_top5", "train_error")}
+    measured = ("error", "nll", "error_top5", "calibration", "train_error")
+    assert evaluate_run(tmp_path / "run") == {k: row[k] for k in measured}
 
 
 def test_clean_training_images_are_measured_only_when_asked_for(tmp_path: Path) -> None:
@@ -166,7 +171,9 @@ def test_what_says_where_data_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     assert data_root(Data()) == Path("/there")
     assert data_root(Data(root=Path("~/here"))) == Path.home() / "here"
     monkeypatch.delenv("MOMENTEX_DATA")
-    with pytest.raises(DataError, match=r"where cifar10 lies was not said: give --data\.root DIR, or set MOMENTEX_DATA"):
+    with pytest.raises(
+        DataError, match=r"where cifar10 lies was not said: give --data\.root DIR, or set MOMENTEX_DATA"
+    ):
         data_root(Data())
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from momentex import data, models
 from momentex.data import Arrays, Form, Loaded, Normalize, Part, Resident, cifar, digits, folder
 from momentex.errors import DataError, RecipeError
+from momentex.evaluate.calibration import BINS, bin_sums, expected_error
 from momentex.pairing import stream
 from momentex.targets import Targets
 from momentex.train.place import Place
@@ -157,7 +158,9 @@ def classification_metrics(
     batches: Iterable[tuple[Tensor, Tensor]],
     add: Callable[[list[float]], list[float]] = lambda sums: sums,
 ) -> dict[str, float]:
-    """Top-1 and (of more than five classes) top-5 error in %, and the negative log-likelihood; `add` sums processes."""
+    """Top-1 and (of more than five classes) top-5 error in %, the negative log-likelihood, and the expected calibration
+    error in %; `add` sums processes.
+    """
     rows: list[Tensor] = []
     classes = count = 0
     for x, y in batches:
@@ -165,10 +168,12 @@ def classification_metrics(
         classes = logits.shape[1]
         best = logits.topk(min(5, classes), dim=1).indices == y[:, None]
         nll = F.cross_entropy(logits, y, reduction="sum")
-        rows.append(torch.stack([best[:, 0].sum().float(), best.any(1).sum().float(), nll]))
+        sums = torch.stack([best[:, 0].sum().float(), best.any(1).sum().float(), nll])
+        rows.append(torch.cat([sums, bin_sums(logits.softmax(1), y).flatten()]))
         count += len(y)
     # looked at once, so that no batch waits; and added up in float64, on the CPU, since not every device has it
-    sums = torch.stack(rows).cpu().double().sum(0).tolist() if rows else [0.0] * 3
-    top1, top5, nll, images = add([*sums, float(count)])
-    found = {"error": 100 * (1 - top1 / images), "nll": nll / images}
+    sums_here = torch.stack(rows).cpu().double().sum(0).tolist() if rows else [0.0] * (3 + 3 * BINS)
+    top1, top5, nll_sum, *bins, images = add([*sums_here, float(count)])
+    found = {"error": 100 * (1 - top1 / images), "nll": nll_sum / images}
+    found["calibration"] = expected_error(torch.tensor(bins, dtype=torch.float64).view(3, BINS))
     return found | ({"error_top5": 100 * (1 - top5 / images)} if classes > 5 else {})

@@ -62,7 +62,7 @@ def spoken(metrics: Mapping[str, Any]) -> str:
 def _value(name: str, value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.2f} %" if "error" in name else f"{value:.4g}"
+    return f"{value:.2f} %" if "error" in name or name == "calibration" else f"{value:.4g}"
 
 
 class Pace:

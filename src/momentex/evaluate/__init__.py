@@ -1,0 +1,1 @@
+"""What is measured of a model, as pure functions of its outputs."""
