@@ -112,8 +112,10 @@ ORDER = {  # what each module of the core may import of ours, directly
 PACKAGES = {  # what each package may import besides itself
     "models": {"errors"},
     "data": {"errors"},
-    "train": {*ORDER, "models", "data"},
+    "evaluate": {*ORDER},
+    "train": {*ORDER, "models", "data", "evaluate"},
     "recipes": {"errors", "over", "models", "train"},
+    "comparison": {"errors", "train", "recipes"},
     "flags": {"errors", "over", "train", "recipes"},
     "cli": {*ORDER, "models", "data", "train", "recipes", "flags"},
     "__main__": {"cli"},

@@ -238,3 +238,75 @@ def test_the_list_needs_neither_torch_nor_numpy():
         "assert not {'torch', 'numpy', 'tyro'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- the arms of a comparison ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cifar10.resnet20_5k", "cifar10.resnet20_5k_moex"])
+def test_the_default_arms_are_the_recipes_of_that_name(name):
+    made = arms.of(find(name))
+    assert list(made) == ["baseline", "moex", "labels_only", "lam1"]
+    for arm, recipe in made.items():
+        named = "cifar10.resnet20_5k" + ("" if arm == "baseline" else f"_{arm}")
+        assert differences(recipe, find(named)) == []
+
+
+def test_what_the_recipe_says_of_its_exchange_holds_for_every_arm_that_exchanges():
+    asked = Exchange(layer="layer2", lam=0.6, p=0.25)
+    made = arms.of(replace(find("cifar10.resnet20"), exchange=asked))
+    assert made["baseline"].exchange is None
+    assert made["moex"].exchange == asked
+    assert made["labels_only"].exchange == replace(asked, features=False)
+    assert made["lam1"].exchange == replace(asked, lam=1.0)
+
+
+@pytest.mark.parametrize("arm", arms.ARMS)
+def test_every_arm_has_a_title_and_sets_one_field_of_a_recipe_alone(arm):
+    method = arms.ARMS[arm]
+    assert method.title
+    assert method.what.endswith(".")
+    (recipe,) = arms.of(find("digits.resnet"), [arm]).values()
+    changed = {line.partition(":")[0].partition(".")[0] for line in differences(find("digits.resnet"), recipe)}
+    assert changed == ({method.field} if method.field else set())
+
+
+def test_arms_are_composed_from_left_to_right(monkeypatch):
+    monkeypatch.setitem(
+        arms.ARMS,
+        "smooth",
+        arms.Method(title="Smooth", what="Labels.", field="label_smoothing", value=lambda asked: asked or 0.1),
+    )
+    recipe = find("digits.resnet")
+    made = arms.of(recipe, ["baseline", "smooth", "smooth+moex", "moex"])
+    assert [r.label_smoothing for r in made.values()] == [0.0, 0.1, 0.1, 0.0]
+    assert [r.exchange is None for r in made.values()] == [True, True, False, False]
+    assert arms.title("smooth+moex") == "Smooth + MoEx"
+    asked = arms.of(replace(recipe, label_smoothing=0.3), ["baseline", "smooth"])
+    assert [r.label_smoothing for r in asked.values()] == [0.0, 0.3]
+    kept = arms.of(replace(recipe, label_smoothing=0.3))  # no arm sets it: it is of the recipe
+    assert {r.label_smoothing for r in kept.values()} == {0.3}
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["baseline", "mox"], r"^there is no arm 'mox'\. Did you mean 'moex'.* There are baseline, moex, .*a\+b\.$"),
+        (["moex+mox"], r"^there is no arm 'mox' \(of 'moex\+mox'\)\. "),
+        (["moex+"], r"^there is no arm '' \(of 'moex\+'\)\. There are"),
+        (["baseline+moex"], r"^the arm 'baseline\+moex' adds to baseline, which is what every arm adds to"),
+        (["moex+lam1"], r"^the arm 'moex\+lam1' has moex and lam1, which both set exchange: it can have one\."),
+        (["moex", "baseline", "moex"], r"^the arm moex is there twice: name each once\."),
+        (["moex", "moex_paper"], r"^the arms moex and moex_paper do not differ: with this recipe, both are trained"),
+    ],
+)
+def test_arms_that_are_none_or_do_not_differ_are_refused(asked, message):
+    with pytest.raises(RecipeError, match=message):
+        arms.of(find("digits.resnet"), asked)
+
+
+@pytest.mark.parametrize(("control", "said"), [("_labels_only", "features is False"), ("_lam1", "lam is 1")])
+@pytest.mark.parametrize("arm", ["moex", "labels_only", "lam1"])
+def test_a_control_is_no_recipe_to_compare(control, said, arm):
+    with pytest.raises(RecipeError, match=rf"^exchange\.{said} in the recipe that is to be compared: .*already"):
+        arms.of(find(f"digits.resnet{control}"), ["baseline", arm])

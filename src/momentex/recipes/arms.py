@@ -6,15 +6,19 @@
     lam1          the features are exchanged with the same pairs and coins, and the labels are not mixed
 
 `named` gives every arm of a recipe its name: `resnet110`, `resnet110_moex`, `resnet110_labels_only`, `resnet110_lam1`.
+`ARMS` has those that a comparison can be asked for, and `of` makes their recipes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
 
-from momentex.errors import RecipeError
+from momentex.errors import RecipeError, did_you_mean
 from momentex.train.recipe import Exchange, Recipe, Reported
+from momentex.train.resolved import identity
 
 
 @dataclass(frozen=True)
@@ -117,3 +121,129 @@ def note(name: str, first: str, paper: Reported | None, *paragraphs: str) -> str
 def spoken(paper: Reported) -> str:
     """`6.82 ± 0.23`."""
     return f"{paper.error:.2f}" if paper.sem is None else f"{paper.error:.2f} ± {paper.sem:.2f}"
+
+
+# --- the arms of a comparison ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What an arm does to a recipe: it sets one field, which the arms without it have as in `Recipe()`.
+
+    title   as in tables
+    what    what it does, in a sentence
+    field   of the recipe; None for the baseline, which sets nothing
+    value   of that field, given what the recipe that is compared has there: its flags apply to every arm that uses them
+    """
+
+    title: str
+    what: str
+    field: str | None = None
+    value: Callable[[Any], Any] = lambda asked: asked
+
+
+def _whole(asked: Exchange | None) -> Exchange:
+    """The exchange of the recipe, of which there are controls."""
+    exchange = asked or Exchange()
+    if not exchange.features or exchange.lam == 1:
+        said = "exchange.features is False" if not exchange.features else "exchange.lam is 1"
+        raise RecipeError(
+            f"{said} in the recipe that is to be compared: that is a control already. Give the recipe with the whole "
+            "exchange; its controls are the arms labels_only and lam1."
+        )
+    return exchange
+
+
+ARMS: dict[str, Method] = {
+    "baseline": Method(title="baseline", what="The recipe without what the other arms add."),
+    "moex": Method(
+        title="MoEx",
+        what="Features are exchanged and labels mixed: the method.",
+        field="exchange",
+        value=_whole,
+    ),
+    "labels_only": Method(
+        title="label interpolation only",
+        what="Labels are mixed with the same pairs, coins and λ, and features are not exchanged.",
+        field="exchange",
+        value=lambda asked: replace(_whole(asked), features=False),
+    ),
+    "lam1": Method(
+        title="exchange without labels (λ = 1)",
+        what="Features are exchanged with the same pairs and coins, and labels are not mixed.",
+        field="exchange",
+        value=lambda asked: replace(_whole(asked), lam=1.0),
+    ),
+    "moex_paper": Method(
+        title="MoEx as the paper advises",
+        what="Moment Exchange with PONO, λ = 0.9, p = 0.5, before the first stage.",
+        field="exchange",
+        value=lambda asked: Exchange(),
+    ),
+}
+DEFAULT = ("baseline", "moex", "labels_only", "lam1")
+
+
+def methods(arm: str) -> list[Method]:
+    """What an arm is made of: `cutmix+moex` is one method, then the other.
+
+    >>> [method.title for method in methods("moex")]
+    ['MoEx']
+    """
+    parts = arm.split("+")
+    for part in parts:
+        if part not in ARMS:
+            of = f" (of {arm!r})" if len(parts) > 1 else ""
+            near = did_you_mean(part, ARMS)
+            raise RecipeError(
+                f"there is no arm {part!r}{of}. {near} There are {', '.join(ARMS)}; a + b is written a+b.".replace(
+                    "  ", " "
+                )
+            )
+    found = [ARMS[part] for part in parts]
+    if len(parts) > 1 and any(method.field is None for method in found):
+        raise RecipeError(f"the arm {arm!r} adds to baseline, which is what every arm adds to: leave it out.")
+    for (one, a), (other, b) in combinations(zip(parts, found, strict=True), 2):
+        if a.field == b.field:
+            raise RecipeError(f"the arm {arm!r} has {one} and {other}, which both set {a.field}: it can have one.")
+    return found
+
+
+def title(arm: str) -> str:
+    """What a table calls an arm.
+
+    >>> title("labels_only")
+    'label interpolation only'
+    """
+    return " + ".join(method.title for method in methods(arm))
+
+
+def of(recipe: Recipe, arms: Sequence[str] = DEFAULT) -> dict[str, Recipe]:
+    """The recipe of every arm. What no arm sets is as `recipe` has it, and what one sets, others do not have.
+
+    >>> made = of(Recipe(exchange=Exchange(lam=0.7)), ["baseline", "moex", "lam1"])
+    >>> [recipe.exchange and recipe.exchange.lam for recipe in made.values()]
+    [None, 0.7, 1.0]
+    """
+    if len(set(arms)) < len(arms):
+        twice = next(arm for arm in arms if list(arms).count(arm) > 1)
+        raise RecipeError(f"the arm {twice} is there twice: name each once.")
+    made_of = {arm: methods(arm) for arm in arms}
+    plain = without(recipe, arms)
+    made = {}
+    for arm, found in made_of.items():
+        changes = {m.field: m.value(getattr(recipe, m.field)) for m in found if m.field is not None}
+        made[arm] = replace(plain, **changes)
+    for one, other in combinations(made, 2):
+        if identity(made[one]) == identity(made[other]):
+            raise RecipeError(
+                f"the arms {one} and {other} do not differ: with this recipe, both are trained in the same way. Leave "
+                "one of them out, or change the recipe."
+            )
+    return made
+
+
+def without(recipe: Recipe, arms: Sequence[str]) -> Recipe:
+    """The recipe without an exchange, and without what these arms add."""
+    fields = {"exchange"} | {method.field for arm in arms for method in methods(arm) if method.field is not None}
+    return replace(recipe, paper=None, **{field: getattr(Recipe(), field) for field in fields})
