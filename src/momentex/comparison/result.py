@@ -7,10 +7,13 @@ again from what was stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from momentex.errors import RunError
 
 Metrics: TypeAlias = Mapping[str, float]
+Sem: TypeAlias = Literal["plain", "corrected"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +61,15 @@ class Outcome:
 class Comparison:
     """Arms and seeds, what came of them, and which differences were to be looked at before anything was run.
 
-    contrasts  (arm, against): the first is the primary one; all others are corrected for being several
-    metric     what verdicts are about; lower is better
-    split      what was measured: "test", "validation"
-    facts      what was run, to be read by people: {"command": …, "hardware": …, "torch": …}
-    recipe     the resolved recipe of the baseline, in JSON's types; empty for a `fit` of the user's own
+    contrasts   (arm, against): the first is the primary one
+    beforehand  so many of the contrasts were named beforehand; all others are corrected for being several
+    metric      what verdicts are about; lower is better
+    higher      the metrics of which higher is better
+    sem         which standard error stands behind ±: the plain one, or that with the small-sample correction
+    split       what was measured: "test", "validation"
+    facts       what was run, to be read by people: {"command": …, "hardware": …, "torch": …}
+    notes       what a reader must know and the numbers do not show
+    recipe      the resolved recipe of the baseline, in JSON's types; empty for a `fit` of the user's own
     """
 
     title: str
@@ -70,9 +77,13 @@ class Comparison:
     seeds: tuple[int, ...]
     outcomes: tuple[Outcome, ...]
     contrasts: tuple[tuple[str, str], ...]
+    beforehand: int = 1
     metric: str = "error"
+    higher: tuple[str, ...] = ()
+    sem: Sem = "plain"
     split: str = "test"
     facts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     recipe: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -87,10 +98,28 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     return asdict(comparison)
 
 
-def from_json(found: Mapping[str, Any]) -> Comparison:
+def from_json(found: Any) -> Comparison:
     """What `to_json` gave."""
-    outcomes = (Outcome(**{**row, "curve": tuple(row["curve"])}) for row in found["outcomes"])
-    arms = (Arm(**{**row, "paper": None if row["paper"] is None else tuple(row["paper"])}) for row in found["arms"])
-    contrasts = tuple((arm, against) for arm, against in found["contrasts"])
-    changed = {"arms": tuple(arms), "seeds": tuple(found["seeds"]), "outcomes": tuple(outcomes), "contrasts": contrasts}
-    return Comparison(**{**found, **changed})
+    try:
+        given: dict[str, Any] = dict(found)
+        for name in ("seeds", "higher", "notes"):
+            given[name] = tuple(given.get(name, ()))
+        given["contrasts"] = tuple((arm, against) for arm, against in given["contrasts"])
+        given["arms"] = tuple(_arm(row) for row in given["arms"])
+        given["outcomes"] = tuple(_made(Outcome, row | {"curve": tuple(row["curve"])}) for row in given["outcomes"])
+        return _made(Comparison, given)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"this is no comparison: {type(error).__name__}: {error}") from None
+
+
+T = TypeVar("T")
+
+
+def _arm(row: dict[str, Any]) -> Arm:
+    return _made(Arm, row | {"paper": None if row.get("paper") is None else tuple(row["paper"])})
+
+
+def _made(kind: type[T], given: dict[str, Any]) -> T:
+    if unknown := given.keys() - {f.name for f in fields(kind)}:  # pyrefly: ignore[bad-argument-type]
+        raise ValueError(f"{kind.__name__} has {', '.join(sorted(unknown))}, which this version does not know")
+    return kind(**given)
