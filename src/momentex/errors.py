@@ -63,6 +63,10 @@ class RunError(MomentexError):
     """A run directory that is in use, of another recipe or damaged; a run that cannot go on."""
 
 
+class RunInUse(RunError):
+    """A run directory in which another process trains."""
+
+
 class MomentexWarning(UserWarning):
     """Something works, and is probably not what you want."""
 

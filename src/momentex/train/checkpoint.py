@@ -7,7 +7,6 @@ It is written beside its place, forced to the disk, and renamed; a checksum in t
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -20,11 +19,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from momentex.errors import RunError
+from momentex.train.whole import AGAIN, write_whole
 
 KEPT = 2  # the last one, and the one before it in case that the last one is damaged
 SUFFIX = ".safetensors"
 FACTS = "momentex"  # in the header
-AGAIN = "run the same command again: it goes on from the last checkpoint"
 
 
 class Snapshot(NamedTuple):
@@ -55,36 +54,6 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = here.clone() if storage in seen else here
         seen.add(storage)
     return found
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all; the disk is asked to keep it."""
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _force_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} could not be written ({error.strerror or error}); what was there before is untouched. Make room, "
-            f"and {AGAIN}."
-        ) from error
-
-
-def _force_folder(folder: Path) -> None:
-    """Renaming is safe on the disk only when the folder is."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def read(path: Path) -> Snapshot:

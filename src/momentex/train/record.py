@@ -7,6 +7,8 @@ times.jsonl       a line for each epoch: seconds, images per second, and what th
 checkpoints/      the last two positions
 best.safetensors  the weights of the best epoch
 .lock             locked by the process that trains
+error.txt         of a run among many: why it failed, until it does not
+output.txt        of a run among many: what it printed
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from momentex.errors import RunError
-from momentex.train.checkpoint import AGAIN, write_whole
+from momentex.errors import RunError, RunInUse
 from momentex.train.recipe import Recipe
 from momentex.train.resolved import changed, differences, from_json, to_json
+from momentex.train.whole import AGAIN, write_whole
 
 LOCK = ".lock"
 RECIPE = "recipe.json"
-OWN = (LOCK, f".{RECIPE}.part")  # what a run that was killed at its very beginning leaves behind
+FAILURE = "error.txt"
+OUTPUT = "output.txt"
+OWN = (LOCK, f".{RECIPE}.part", FAILURE, OUTPUT)  # what a run that ended at its very beginning leaves behind
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def _acquire(folder: Path, file: IO[str]) -> None:
         _lock(file.fileno())
     except (BlockingIOError, PermissionError):
         file.seek(0)
-        raise RunError(
+        raise RunInUse(
             f"{folder} is in use by another process ({file.read().strip() or 'unknown'}). Wait for it, or name "
             "another folder with --to."
         ) from None
