@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from momentex.attach import ExchangeSite as ExchangeSite
+    from momentex.comparing import compare as compare
     from momentex.diagnostics import Diagnostics as Diagnostics
     from momentex.exchange import exchange_moments as exchange_moments
     from momentex.moex import MomentExchange as MomentExchange
@@ -51,6 +52,7 @@ _HOME = {
     "pair": "pairing",
     "stream": "pairing",
     "check": "survey",
+    "compare": "comparing",
     "sites": "survey",
     "Targets": "targets",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "Policy",
     "Targets",
     "check",
+    "compare",
     "denormalize",
     "exchange_moments",
     "normalize",

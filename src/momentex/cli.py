@@ -19,6 +19,7 @@ from typing import Any, Literal
 import momentex
 from momentex.errors import DataError, MomentexError, did_you_mean
 
+GOES_ON = (["train"], ["compare"])  # verbs that do, when they were stopped and are asked for again
 STOPPED = 130  # as shells say it of a process that Ctrl-C ended
 REFUSED = 2
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # tyro has said what there was to say
         return stop.code if isinstance(stop.code, int) else REFUSED
     except KeyboardInterrupt:
-        again = f"; the same command goes on from here: {_command(arguments)}" if arguments[:1] == ["train"] else ""
+        again = f"; the same command goes on from here: {_command(arguments)}" if arguments[:1] in GOES_ON else ""
         return _told(f"stopped{again}", STOPPED)
     except BrokenPipeError:  # whoever reads has seen enough, as in `momentex recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-EXTRA = ("accelerate", "numpy", "PIL", "safetensors", "sklearn", "torchvision", "tqdm", "tyro")
+EXTRA = ("accelerate", "numpy", "PIL", "safetensors", "scipy", "sklearn", "torchvision", "tqdm", "tyro")
 
 
 def _told(text: str, code: int) -> int:
@@ -150,6 +151,13 @@ def _folder(recipe: str) -> str:
     """
     where, colon, function = recipe.rpartition(":")
     return f"{Path(where).name.removesuffix('.py')}.{function}" if colon else recipe
+
+
+def compare(arguments: Sequence[str]) -> None:
+    """Compare MoEx with its controls: arms over paired seeds, a table, a report."""
+    from momentex.verbs import compare as verb
+
+    verb.compare(arguments)
 
 
 def evaluate(arguments: Sequence[str]) -> None:
@@ -284,6 +292,7 @@ def layers(arguments: Sequence[str]) -> None:
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
+    "compare": compare,
     "evaluate": evaluate,
     "recipes": recipes,
     "data": data,

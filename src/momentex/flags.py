@@ -78,6 +78,14 @@ def parse(kind: type[T], arguments: Sequence[str], *, prog: str, default: T | No
 
 def train(arguments: Sequence[str]) -> tuple[str, Train]:
     """What the run is called (the recipe's name, or that of a folder of images), and everything that was asked for."""
+    name, asked = asked_of_recipe("train", Train, arguments, ABOUT_TRAIN)
+    if asked.quiet and asked.json:
+        raise RecipeError("--quiet and --json were both given: one asks for silence, the other one for every epoch.")
+    return name, asked
+
+
+def asked_of_recipe(verb: str, kind: type[T], arguments: Sequence[str], about: str) -> tuple[str, T]:
+    """A recipe's name, or that of a folder of images, and a `kind`, whose field `recipe` has the flags of a recipe."""
     name, rest = "", list(arguments)
     if rest and not rest[0].startswith("-"):
         name, *rest = rest
@@ -87,17 +95,16 @@ def train(arguments: Sequence[str]) -> tuple[str, Train]:
     folder = _folder(rest)
     helps = "-h" in rest or "--help" in rest
     if not name and folder is None and not helps:
-        raise RecipeError(_no_recipe(rest))
+        raise RecipeError(_no_recipe(verb, rest))
     recipe = find(name) if name else Recipe()
     if folder is not None:
         recipe = replace(recipe, data=replace(recipe.data, name="folder", folder=folder))
     recipe, rest = _with_kinds(recipe, rest)
     recipe, rest = _with_exchange(recipe, rest, shown=helps)
     recipe, rest = _with_model_options(recipe, rest)
-    default = Train(recipe=replace(recipe, paper=None))  # what is reported is no flag
-    asked = parse(Train, rest, prog=f"momentex train {name or 'RECIPE'}", default=default, about=_ABOUT)
-    if asked.quiet and asked.json:
-        raise RecipeError("--quiet and --json were both given: one asks for silence, the other one for every epoch.")
+    make: Any = kind
+    default = make(recipe=replace(recipe, paper=None))  # what is reported is no flag
+    asked: Any = parse(kind, rest, prog=f"momentex {verb} {name or 'RECIPE'}", default=default, about=about + _ABOUT)
     called = name or f"folder.{'' if folder is None else folder.expanduser().resolve().name}"
     return called, replace(asked, recipe=replace(asked.recipe, paper=recipe.paper))
 
@@ -108,22 +115,24 @@ def _folder(arguments: list[str]) -> Path | None:
 
 
 # tyro joins lines, but for those that begin with a sign.
-_ABOUT = """\
+ABOUT_TRAIN = """\
 Train a recipe, or go on with it. Every field of the recipe is a flag. Also:
---optimizer sgd|adam, --schedule constant|steps|cosine|plateau|inverse-sqrt
 --exchange None takes Moment Exchange away, any flag --exchange.… adds it
+"""
+_ABOUT = """\
+--optimizer sgd|adam, --schedule constant|steps|cosine|plateau|inverse-sqrt
 --data DIR is short for --data.root DIR
 --data.folder DIR trains on a folder of images, and needs no recipe
 --model-options.NAME VALUE is for the function that builds the model"""
 
 
-def _no_recipe(rest: list[str]) -> str:
+def _no_recipe(verb: str, rest: list[str]) -> str:
     known = {entry.name for entry in names()}
     late = next((argument for argument in rest if argument in known), None)
     if late is not None:
-        return f"the recipe comes first: momentex train {late} …"
+        return f"the recipe comes first: momentex {verb} {late} …"
     return (
-        "momentex train needs a recipe (`momentex recipes` lists them, mine.py:FUNCTION is one of your own), or "
+        f"momentex {verb} needs a recipe (`momentex recipes` lists them, mine.py:FUNCTION is one of your own), or "
         "--data.folder DIR for a folder of images."
     )
 

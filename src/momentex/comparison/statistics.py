@@ -98,9 +98,11 @@ def power(effect: float, pairs: int) -> float:
     special = _special()
     degrees, shift = pairs - 1, abs(effect) * math.sqrt(pairs)
     edge = float(special.stdtrit(degrees, 1 - LEVEL / 2))
-    if shift > 1000 * edge:  # beyond what the series is made for
-        return 1.0
-    return 1 - float(special.nctdtr(degrees, shift, edge)) + float(special.nctdtr(degrees, shift, -edge))
+    # Far out, scipy's series give NaN here and there. There, the other side is never reached, ...
+    other_side = float(special.nctdtr(degrees, shift, -edge)) if shift < 5 else 0.0
+    if shift > 35:  # ... and what decides is the deviation alone, and not the mean
+        return float(special.chdtr(degrees, degrees * (shift / edge) ** 2))
+    return 1 - float(special.nctdtr(degrees, shift, edge)) + other_side
 
 
 MOST = 10**7

@@ -104,6 +104,14 @@ class Record:
         """The lines of metrics.jsonl that are whole."""
         return list(_lines(self._metrics))
 
+    def times(self) -> list[dict[str, Any]]:
+        """The lines of times.jsonl that are whole."""
+        return list(_lines(self.folder / "times.jsonl"))
+
+    def starts(self) -> list[dict[str, Any]]:
+        """When, by which command, and on what the run was started; none, if that is not known."""
+        return _starts(self.folder / "run.json")
+
     def restore(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Make metrics.jsonl what a checkpoint says, and forget the times of later epochs.
 
