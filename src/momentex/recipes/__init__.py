@@ -2,7 +2,7 @@
 
 | module | names |
 | --- | --- |
-| `small` | `digits.resnet`, `cifar10.resnet20_5k`, `cifar10.wrn_16_4_5k`, `cifar10.resnet20` |
+| `small` | `digits.resnet`, `cifar10.resnet20_5k`, `cifar10.wide_5k`, `cifar10.resnet20` |
 | `cifar` | the paper's CIFAR table: `cifar100.resnet110` and eleven more; variants where text and script disagree |
 
 Every name has its arms: `…_moex` is the recipe with Moment Exchange, `…_labels_only` and `…_lam1` are controls of it.

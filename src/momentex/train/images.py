@@ -77,7 +77,7 @@ def chosen(recipe: Data, seed: int) -> tuple[Arrays, Arrays, str]:
         train, held, split = train.taken(index), train.taken(others), "validation"
     if recipe.train_size is not None:
         train = train.taken(data.balanced_subset(train.labels, recipe.train_size, stream(seed, 0, "subset")))
-    return train, held, split
+    return train.shrunk(recipe.shrink), held.shrunk(recipe.shrink), split
 
 
 def load(recipe: Data) -> Loaded:
