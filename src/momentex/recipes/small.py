@@ -64,7 +64,7 @@ def cifar10_resnet20_5k() -> Recipe:
 
 
 def cifar10_wide_5k() -> Recipe:
-    """ResNet-14, twice as wide, on 5,000 images of CIFAR-10 at 16×16, 60 epochs.
+    """ResNet-14, twice as wide, on 5,000 images of CIFAR-10 at 16×16.
 
     Two and a half times the weights of cifar10.resnet20_5k and half as many epochs again, on the same images: more for
     a regulariser to do. Squares of 2×2 pixels are averaged, which makes it affordable. Crops are padded by 2, which is
