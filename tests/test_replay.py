@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
 
 from momentex.errors import StepError
-from momentex.replay import REMEMBERED, Replay, in_backward, when_backward_ends
+from momentex.replay import HELD, Replay, in_backward, keep, when_backward_ends
 
 X = torch.ones(2, requires_grad=True)
 
@@ -29,9 +32,18 @@ def asking(replay: Replay[str], answers: list[str | None], x: Tensor = X) -> Ten
 
 
 def in_block(replay: Replay[str], facts: str, answers: list[str | None]) -> Tensor:
-    replay.open(facts)
+    block = replay.open(facts)
     found = asking(replay, answers)
-    replay.close()
+    replay.close(block)
+    return found
+
+
+def kept_in_block(replay: Replay[str], facts: str, answers: list[str | None]) -> Tensor:
+    """As `in_block`, and the graph is shown."""
+    block = replay.open(facts)
+    found = asking(replay, answers)
+    keep(block, found)
+    replay.close(block)
     return found
 
 
@@ -46,9 +58,9 @@ def test_every_node_gets_the_facts_of_the_block_in_which_it_was_made() -> None:
 def test_a_block_that_is_open_answers_too() -> None:
     replay, answers = Replay[str](), []
     older = in_block(replay, "first", answers)
-    replay.open("second")
+    second = replay.open("second")
     (older + asking(replay, answers)).backward()
-    replay.close()
+    replay.close(second)
     assert answers == ["second", "first"]
 
 
@@ -68,9 +80,9 @@ def test_a_backward_pass_inside_of_another_one_is_of_the_same_block() -> None:
             inner.backward()  # its nodes are new: made in the block "open", if their numbers were asked
             return grad
 
-    replay.open("first")
+    first = replay.open("first")
     outer = Outer.apply(X).sum()
-    replay.close()
+    replay.close(first)
     plain = Outer.apply(X).sum()
     replay.open("open")
     (outer + plain).backward()
@@ -83,11 +95,11 @@ def test_a_failed_backward_pass_leaves_nothing_behind() -> None:
     def fail(_grad: Tensor) -> None:
         raise ZeroDivisionError
 
-    replay.open("failed")
+    failed = replay.open("failed")
     x = X * 1
     x.register_hook(fail)
     failing = asking(replay, answers, x)
-    replay.close()
+    replay.close(failed)
     with pytest.raises(ZeroDivisionError):
         failing.backward()
     in_block(replay, "next", answers).backward()
@@ -95,15 +107,39 @@ def test_a_failed_backward_pass_leaves_nothing_behind() -> None:
     assert answers == ["failed", "next", None]
 
 
-def test_what_is_older_than_the_blocks_that_are_remembered_is_an_error_and_not_a_guess() -> None:
+def test_any_number_of_blocks_may_wait_whose_graphs_were_shown() -> None:
+    replay, answers = Replay[str](), []
+    waiting = [kept_in_block(replay, str(i), answers) for i in range(2 * HELD)]
+    waiting[0].backward()
+    assert answers == ["0"]
+    sum(waiting[1:]).backward()
+    assert sorted(answers) == sorted(map(str, range(2 * HELD)))
+
+
+def test_a_block_whose_graph_was_shown_ends_with_it() -> None:
+    class Facts:
+        pass
+
+    replay, facts = Replay[Facts](), Facts()
+    alive = weakref.ref(facts)
+    loss = kept_in_block(replay, facts, [])
+    del facts
+    gc.collect()
+    assert alive() is not None
+    del loss
+    gc.collect()
+    assert alive() is None
+
+
+def test_of_graphs_that_nobody_showed_the_oldest_is_forgotten_which_is_an_error_and_not_a_guess() -> None:
     replay, answers = Replay[str](), []
     first = in_block(replay, "first", answers)
     second = in_block(replay, "second", answers)
-    for i in range(REMEMBERED - 1):
+    for i in range(HELD - 1):
         in_block(replay, str(i), answers)
     second.backward()
     assert answers == ["second"]
-    with pytest.raises(StepError, match=f"older than the last {REMEMBERED} blocks.*Call backward more often"):
+    with pytest.raises(StepError, match=f"more than {HELD} blocks whose losses did not come from their targets"):
         first.backward()
 
 

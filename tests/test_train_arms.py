@@ -1,16 +1,14 @@
-"""Arms of one seed: the same initial weights, images, order, crops and pairs, bit for bit; only what is asked differs."""
+"""Arms of one seed: the same initial weights, images, order, crops and pairs, bit for bit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from momentex import Plan, Policy, Targets
+from momentex import Policy, Targets
 from momentex.recipes import arms
 from momentex.train.images import classification
 from momentex.train.mixing import mixing, no_mixing
@@ -20,7 +18,7 @@ from momentex.train.run import Run, prepare
 from momentex.train.task import Batch
 from tests.compare import assert_same_bits
 from tests.train_models import small
-from tests.train_runs import MODELS, everything, tiny
+from tests.train_runs import MODELS, tiny
 
 HERE = Place(torch.device("cpu"))
 

@@ -40,7 +40,7 @@ def assert_same_snapshot(given: Snapshot, wanted: Snapshot) -> None:
         assert_same_bits(given.tensors[name], tensor)
 
 
-# --- exactly -----------------------------------------------------------------------------------------------------------
+# --- exactly ---------------------------------------------------------------------------------------------------------
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
@@ -119,7 +119,7 @@ def test_what_cannot_be_held_is_an_error_that_names_it() -> None:
         write(Path("never.safetensors"), split(torch.zeros(2, dtype=torch.complex128), "it"))
 
 
-# --- or not at all -----------------------------------------------------------------------------------------------------
+# --- or not at all ---------------------------------------------------------------------------------------------------
 
 
 def test_one_bit_anywhere_is_noticed(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_folder_or_nothing_in_place_of_a_file_is_an_error(tmp_path: Path) -> N
             read(tmp_path / name)
 
 
-# --- and never code ----------------------------------------------------------------------------------------------------
+# --- and never code --------------------------------------------------------------------------------------------------
 
 
 class Bomb:
@@ -219,7 +219,7 @@ def test_nothing_in_training_reads_what_can_run_code() -> None:
                 assert node.func.id not in banned, f"{path.name}, line {node.lineno}"
 
 
-# --- the checkpoints of a run ------------------------------------------------------------------------------------------
+# --- the checkpoints of a run ----------------------------------------------------------------------------------------
 
 
 def numbered(number: int) -> Snapshot:
@@ -266,7 +266,7 @@ def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
     assert all(path.read_text() == "mine" for path in mine)
 
 
-# --- of a run that goes on ---------------------------------------------------------------------------------------------
+# --- of a run that goes on -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from momentex import MomentExchange, Policy, Targets
+from momentex import MomentExchange, Policy
 from momentex.errors import RunError
 from momentex.train import checkpoint
 from momentex.train.engine import evaluate_run, fit
 from momentex.train.images import classification
 from momentex.train.place import Place
-from momentex.train.recipe import SGD, Adam, Cosine, Data, Exchange, Recipe
+from momentex.train.recipe import SGD, Adam, Cosine, Exchange, Recipe
 from momentex.train.run import Run, prepare, train_step
 from tests.compare import assert_same_bits
 from tests.train_runs import (
@@ -84,7 +84,7 @@ def assert_same_weights(model: nn.Module, other: nn.Module) -> None:
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
 
 
-# --- a step, by hand -----------------------------------------------------------------------------------------------------
+# --- a step, by hand -------------------------------------------------------------------------------------------------
 
 
 def model_of(recipe: Recipe) -> nn.Module:
@@ -177,7 +177,7 @@ def test_every_part_of_a_batch_draws_a_plan_of_its_own(monkeypatch: pytest.Monke
     assert len({tuple(index) for _, size, on, index in drawn if on and size == 4}) > 1
 
 
-# --- average ---------------------------------------------------------------------------------------------------------------
+# --- average ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_average_is_the_recursion_written_by_hand() -> None:
@@ -215,7 +215,7 @@ def test_the_average_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
     assert all(same) == (best["epoch"] == 2)
 
 
-# --- the last epochs -------------------------------------------------------------------------------------------------------
+# --- the last epochs -------------------------------------------------------------------------------------------------
 
 
 def test_the_last_epochs_are_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def _times(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "times.jsonl").read_text().splitlines()]
 
 
-# --- numbers that are not finite -------------------------------------------------------------------------------------------
+# --- numbers that are not finite -------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step_and_the_checkpoint_before_stays(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_float16_goes_on_with_its_scale(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "run", whole)
 
 
-# --- kinds of models -------------------------------------------------------------------------------------------------------
+# --- kinds of models -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_frozen_statistics_stay_frozen(tmp_path: Path) -> None:
     assert all(int(x) == 0 for name, x in kept.items() if "num_batches" in name)
 
 
-# --- outside ---------------------------------------------------------------------------------------------------------------
+# --- outside ---------------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_changed_outside(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_a_run_in_a_thread_leaves_signals_alone(tmp_path: Path) -> None:
     assert found["last"]["epoch"] == 2
 
 
-# --- what is returned and written ------------------------------------------------------------------------------------------
+# --- what is returned and written ------------------------------------------------------------------------------------
 
 
 def test_the_metrics_of_the_last_and_of_the_best_epoch_are_returned(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.train_runs import MODELS, fitted, metrics, tiny, trained
 HERE = Place(torch.device("cpu"))
 
 
-# --- metrics -------------------------------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 def some(classes: int, count: int = 103) -> tuple[Tensor, Tensor]:
@@ -113,7 +114,7 @@ def test_measuring_leaves_every_module_in_the_mode_in_which_it_was() -> None:
     assert len(set(before.values())) == 2
 
 
-# --- images --------------------------------------------------------------------------------------------------------------
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 def rows(images: Tensor) -> set[bytes]:
@@ -177,7 +178,7 @@ def test_what_says_where_data_lie(monkeypatch: pytest.MonkeyPatch) -> None:
         data_root(Data())
 
 
-# --- what cannot be, before training -------------------------------------------------------------------------------------
+# --- what cannot be, before training ---------------------------------------------------------------------------------
 
 
 def folder(root: Path, size: tuple[int, int] = (12, 10), each: int = 6) -> Path:
@@ -222,9 +223,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_what_is_wrong_with_data_or_model_is_an_error_before_anything_is_written(
     tmp_path: Path, changes: dict[str, Any], text: str
 ) -> None:
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
         fitted(tiny(**changes), tmp_path / "run")
-    assert text in str(caught.value)
     assert type(caught.value).__module__ == "momentex.errors"
     assert not (tmp_path / "run").exists()
 

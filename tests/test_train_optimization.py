@@ -151,7 +151,7 @@ def test_first_steps_that_a_scaler_leaves_out_raise_no_warning() -> None:
     assert rate.now == pytest.approx(0.0)
 
 
-# --- optimizers ----------------------------------------------------------------------------------------------------------
+# --- optimizers ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

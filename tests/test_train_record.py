@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -18,22 +17,16 @@ import torch
 
 from momentex.errors import RunError
 from momentex.train.engine import evaluate_run
-from momentex.train.place import Place
 from momentex.train.recipe import SGD, Adam, Cosine, Data, Exchange, Recipe, Reported
-from momentex.train.record import Record, locked, look
+from momentex.train.record import Record, locked
 from momentex.train.resolved import differences, from_json, to_json
-from momentex.train.run import Run
-from tests.train_models import small
 from tests.train_runs import (
-    MODELS,
     STARTING,
     Process,
     Told,
-    Trouble,
     assert_same_run,
     checkpoints,
     everything,
-    finished,
     fitted,
     last,
     metrics,
@@ -65,7 +58,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# --- one process -------------------------------------------------------------------------------------------------------
+# --- one process -----------------------------------------------------------------------------------------------------
 
 
 def test_a_second_process_is_refused_and_told_which_the_first_is_and_the_lock_ends_with_it(tmp_path: Path) -> None:
@@ -116,7 +109,7 @@ def test_a_run_is_evaluated_while_it_goes_on(tmp_path: Path) -> None:
     assert code == 0, said
 
 
-# --- one recipe --------------------------------------------------------------------------------------------------------
+# --- one recipe ------------------------------------------------------------------------------------------------------
 
 
 def test_another_recipe_is_refused_with_the_difference_and_nothing_is_touched(half: Path) -> None:
@@ -159,7 +152,12 @@ def test_every_other_change_counts(change: dict) -> None:
 
 
 def test_a_recipe_survives_json() -> None:
-    for recipe in (Recipe(), tiny(), everything(), tiny(optimizer=Adam(), data=Data(name="folder", folder=Path("ä b")))):
+    for recipe in (
+        Recipe(),
+        tiny(),
+        everything(),
+        tiny(optimizer=Adam(), data=Data(name="folder", folder=Path("ä b"))),
+    ):
         assert from_json(json.loads(json.dumps(to_json(recipe)))) == recipe
     whole = to_json(Recipe())
     del whole["data"]["root"], whole["seed"]  # written by a version that did not have them
@@ -191,13 +189,15 @@ def test_a_checkpoint_of_another_recipe_is_refused_even_where_the_directory_was_
         fitted(tiny(epochs=4), half)
 
 
-# --- nothing of anybody else's -----------------------------------------------------------------------------------------
+# --- nothing of anybody else's ---------------------------------------------------------------------------------------
 
 
 def test_a_folder_that_is_no_run_directory_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "d.txt", "c.txt"):
         (tmp_path / name).write_text(name)
-    with pytest.raises(RunError, match=r"is not empty and no run directory \(it has a\.txt, b\.txt, c\.txt\)\. Name an"):
+    with pytest.raises(
+        RunError, match=r"is not empty and no run directory \(it has a\.txt, b\.txt, c\.txt\)\. Name an"
+    ):
         fitted(tiny(), tmp_path)
     assert sorted(content(tmp_path)) == ["a.txt", "b.txt", "c.txt", "d.txt"]
 
@@ -252,7 +252,7 @@ def test_an_error_before_training_leaves_no_directory_behind(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-# --- moved, linked, looked at ------------------------------------------------------------------------------------------
+# --- moved, linked, looked at ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["with spaces", "ünïcödé ☃", "moved"])
@@ -341,7 +341,7 @@ def test_numbers_are_written_so_that_reading_gives_the_same_bits(whole: Path) ->
     assert last(whole).facts["at"]["rows"] == metrics(whole)
 
 
-# --- what is told ------------------------------------------------------------------------------------------------------
+# --- what is told ----------------------------------------------------------------------------------------------------
 
 
 def test_the_directory_says_what_the_result_depends_on(whole: Path) -> None:
@@ -400,9 +400,14 @@ def test_a_model_whose_code_changed_since_is_refused(tmp_path: Path, half: Path)
     mine.write_text("from tests.train_models import small\n")
     to, recipe = tmp_path / "run", tiny(model=f"{mine}:small")
     trained(recipe, to)
-    mine.write_text("from tests.train_models import Small\ndef small(num_classes): return Small(num_classes, width=9)\n")
-    sys.modules.pop(next(name for name in sys.modules if name.startswith("_momentex_mine_")))
-    with pytest.raises(RunError, match=r"the checkpoint does not fit .*mine\.py:small, whose code must have changed si"):
+    mine.write_text(
+        "from tests.train_models import Small\ndef small(num_classes): return Small(num_classes, width=9)\n"
+    )
+    for name in [name for name in sys.modules if name.startswith("_momentex_mine_")]:
+        sys.modules.pop(name)  # as in a process that starts anew
+    with pytest.raises(
+        RunError, match=r"the checkpoint does not fit .*mine\.py:small, whose code must have changed si"
+    ):
         fitted(recipe, to)
 
 

@@ -211,9 +211,7 @@ def test_a_signal_leaves_a_checkpoint_after_the_next_step_and_the_run_goes_on_fr
     assert again.said == [goes_on]
 
 
-def test_a_signal_during_evaluation_ends_the_run_after_its_epoch(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_signal_during_evaluation_ends_the_run_after_its_epoch(whole: Path, tmp_path: Path) -> None:
     to = tmp_path / "run"
 
     class Asking(Told):

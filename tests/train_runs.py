@@ -42,7 +42,7 @@ def tiny(**changes: Any) -> Recipe:
 
 
 def everything(**changes: Any) -> Recipe:
-    """All that moves in a run: dropout, running statistics, momentum, an average, a schedule, exchange, crops, parts."""
+    """All that moves in a run: dropout, running statistics, momentum, average, schedule, exchange, crops, parts."""
     recipe = tiny(
         data=Data(name="digits", train_size=100, validation=50),
         augment=Augment(crop_padding=1, flip=True),
@@ -224,7 +224,7 @@ def _fit(recipe: Recipe, to: Path, trouble: Trouble, pipe: Any) -> None:
     except ValueError as error:
         pipe.send(f"{type(error).__name__}: {error}")
         code = 2
-    except BaseException:
+    except BaseException:  # noqa: BLE001  whatever it was, the parent is told
         pipe.send(traceback.format_exc())
         code = 3
     os._exit(code)

@@ -288,10 +288,9 @@ class Step:
         hook = moex._hooks[plan.layer]
         hook.calls = 0
         moex._set(self._facts, plan.layer)
-        if self._facts is None:
-            return targets
-        self._block = hook.block = hook.replay.open(self._facts)
-        return targets.when_used(self._used)
+        if self._facts is not None:
+            self._block = hook.block = hook.replay.open(self._facts)
+        return targets.when_used(self._used)  # without an exchange too: compiled parts are then told to be plain
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         moex, plan = self._moex, self.plan
@@ -321,12 +320,12 @@ class Step:
         return self._targets.labels.device if parameter is None else parameter.device
 
     def _used(self, output: Tensor) -> None:
-        """A loss of this block is computed. Its graph holds the block, and tells compiled parts when backward arrives."""
+        """A loss of this block is computed: its graph holds the block and tells compiled parts when backward comes."""
         keep(self._block, output)
         if any(hook.traced for hook in self._moex._hooks.values()):
-            output.register_hook(lambda _: self._make_current())
+            output.register_hook(self._make_current)
 
-    def _make_current(self) -> None:
+    def _make_current(self, _grad: Tensor) -> None:
         """The gradient has reached an output of this block: a compiled part that runs again from here on is of it.
 
         Compiled code cannot ask which node it runs for, as eager code does (see `replay`); it reads `facts` again.

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -126,8 +126,8 @@ class Replay(Generic[F]):
     def _of(self, node: torch.autograd.graph.Node | None) -> F | None:
         if node is None:
             raise StepError(
-                "a checkpointed pass is run again by compiled autograd, which does not tell for which part of the graph. "
-                "Use it without activation checkpointing around the layer, or compile the model instead."
+                "a checkpointed pass is run again by compiled autograd, which does not tell for which part of the "
+                "graph. Use it without activation checkpointing around the layer, or compile the model instead."
             )
         if len(self._threads) > 1:
             raise StepError(
@@ -156,7 +156,8 @@ def keep(block: Block[F] | None, tensor: Tensor) -> None:
     """The graph of `tensor` holds the block from now on. It costs nothing in backward."""
     if block is not None and tensor.grad_fn is not None:
         block.kept = True
-        tensor.grad_fn.metadata.setdefault("momentex", []).append(block)
+        held: dict[str, Any] = tensor.grad_fn.metadata  # pyrefly: ignore[bad-assignment]  a dict, declared as a method
+        held.setdefault("momentex", []).append(block)
 
 
 def when_backward_ends(callback: partial[None]) -> None:
