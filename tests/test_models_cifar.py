@@ -19,7 +19,7 @@ from momentex.models.cifar.densenet import DenseBlock, Transition, densenet_bc
 from momentex.models.cifar.pyramidnet import channels_of_blocks, pyramidnet
 from momentex.models.cifar.resnet import BasicBlock, resnet
 from momentex.models.cifar.resnext import Bottleneck, resnext
-from momentex.models.cifar.stages import pooled, stage
+from momentex.models.cifar.stages import branches, nothing_on_the_branch, pooled, stage
 from momentex.models.cifar.wide_resnet import PreActivationBlock, wide_resnet
 from tests.models import assert_same_gradients, assert_same_state, same, twin
 
@@ -232,14 +232,19 @@ def assert_twins(ours: nn.Module, theirs: nn.Module, x: Tensor, rename: dict[str
 def test_a_stage_of_basic_blocks_is_torchvisions() -> None:
     downsample = nn.Sequential(nn.Conv2d(6, 12, 1, 2, bias=False), nn.BatchNorm2d(12))
     theirs = nn.Sequential(tv.resnet.BasicBlock(6, 12, 2, downsample), tv.resnet.BasicBlock(12, 12))
-    assert_twins(stage(BasicBlock, 6, 12, 2, 2), theirs, images(4, 8, 6), {"shortcut": "downsample"})
+    assert_twins(
+        stage(BasicBlock, 6, 12, 2, 2, branches(nothing_on_the_branch, 2)),
+        theirs,
+        images(4, 8, 6),
+        {"shortcut": "downsample"},
+    )
 
 
 @pytest.mark.parametrize(("out_channels", "planes"), [(256, 64), (512, 128)])
 def test_a_bottleneck_in_groups_is_torchvisions(out_channels: int, planes: int) -> None:
     downsample = nn.Sequential(nn.Conv2d(32, out_channels, 1, 2, bias=False), nn.BatchNorm2d(out_channels))
     theirs = tv.resnet.Bottleneck(32, planes, 2, downsample, groups=4, base_width=16)
-    ours = Bottleneck(32, out_channels, 2, cardinality=4, width=16)
+    ours = Bottleneck(32, out_channels, 2, nn.Identity(), cardinality=4, width=16)
     assert_twins(ours, theirs, images(3, 6, 32), {"shortcut": "downsample"})
 
 
@@ -258,7 +263,7 @@ def normed(norm: nn.BatchNorm2d, h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("out_channels", "stride"), [(6, 1), (12, 2)])
 def test_a_wide_block_is_what_it_is_by_hand(out_channels: int, stride: int) -> None:
-    block, x = stirred(PreActivationBlock(6, out_channels, stride, dropout=0.3)).eval(), images(4, 8, 6)
+    block, x = stirred(PreActivationBlock(6, out_channels, stride, nn.Identity(), dropout=0.3)).eval(), images(4, 8, 6)
     first = normed(block.bn1, x).relu()
     h = F.conv2d(first, block.conv1.weight, stride=stride, padding=1)
     h = F.conv2d(normed(block.bn2, h).relu(), block.conv2.weight, padding=1)
@@ -354,7 +359,7 @@ def test_dropout_is_off_unless_asked_for_and_stands_on_the_branch() -> None:
     assert same(model(images()), model(images()))
     dropping = wide_resnet(10, 1, dropout=0.3).train()
     assert not same(dropping(images()), dropping(images()))
-    block, x = PreActivationBlock(6, 6, 1, dropout=1.0).train(), images(4, 8, 6)
+    block, x = PreActivationBlock(6, 6, 1, nn.Identity(), dropout=1.0).train(), images(4, 8, 6)
     assert same(block(x), x)
 
 
@@ -367,16 +372,34 @@ class Times(nn.Module):
         return h * self.factor
 
 
-def test_what_is_put_on_the_branches_acts_on_them_alone_and_knows_its_depth() -> None:
+RESIDUAL = {name: make for name, make in SMALL.items() if "densenet" not in name}
+residual = pytest.mark.parametrize("make", RESIDUAL.values(), ids=RESIDUAL)
+
+
+@residual
+def test_what_is_put_on_the_branches_acts_on_them_and_knows_its_depth(make: Callable[..., nn.Module]) -> None:
     made: list[tuple[int, int]] = []
-    model = pyramidnet(20, 12, branch=lambda block, blocks: made.append((block, blocks)) or Times(0.0))
-    assert made == [(i, 6) for i in range(6)]
-    x = images(2, 8, 16)
-    assert same(model.layer1[0](x), F.pad(x, (0, 0, 0, 0, 0, 72 - 16)))
-    once = pyramidnet(20, 12, branch=lambda block, blocks: Times(1.0))
-    plain = pyramidnet(20, 12)
+    nothing = make(branch=lambda block, blocks: made.append((block, blocks)) or Times(0.0))
+    assert made == [(i, len(made)) for i in range(len(made))]
+    assert len(made) == sum(len(stage) for stage in (nothing.layer1, nothing.layer2, nothing.layer3))
+    backward(nothing.train(), images())
+    inside = {name: p for name, p in nothing.named_parameters() if ".conv" in name and name.startswith("layer")}
+    assert inside
+    assert not any(p.grad.any() for p in inside.values())
+
+
+@residual
+def test_a_branch_that_changes_nothing_leaves_the_model_as_it_is(make: Callable[..., nn.Module]) -> None:
+    plain, once = make(), make(branch=lambda block, blocks: Times(1.0))
+    assert list(once.state_dict()) == list(plain.state_dict())
     plain.load_state_dict(once.state_dict())
-    assert same(once(images()), plain(images()))
+    assert same(backward(once, images()), backward(plain, images()))
+    assert_same_gradients(once, plain, close=0.0)
+
+
+def test_what_is_added_to_nothing_is_the_shortcut() -> None:
+    model, x = pyramidnet(20, 12, branch=lambda block, blocks: Times(0.0)), images(2, 8, 16)
+    assert same(model.layer1[0](x), F.pad(x, (0, 0, 0, 0, 0, 72 - 16)))
 
 
 # --- recomputation ---------------------------------------------------------------------------------------------------

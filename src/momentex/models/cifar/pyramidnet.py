@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentex.errors import OutOfRange
-from momentex.models.cifar.stages import blocks_per_stage, check_counts, conv, initialise_convolutions_, pooled
+from momentex.models.cifar.stages import (
+    Branch,
+    blocks_per_stage,
+    branches,
+    check_counts,
+    conv,
+    initialise_convolutions_,
+    nothing_on_the_branch,
+    pooled,
+)
 
 STEM = 16  # channels
 EXPANSION = 4  # of a bottleneck block
-
-Branch = Callable[[int, int], nn.Module]
 
 
 def padded(x: Tensor, channels: int, stride: int) -> Tensor:
@@ -100,8 +106,10 @@ class PyramidNet(nn.Module):
         outside = [STEM, *((EXPANSION if bottleneck else 1) * channels for channels in inside)]
         block = Bottleneck if bottleneck else BasicBlock
         all_blocks = [
-            block(seen, channels, 2 if i in (blocks, 2 * blocks) else 1, branch(i, 3 * blocks))
-            for i, (channels, (seen, _)) in enumerate(zip(inside, pairwise(outside), strict=True))
+            block(seen, channels, 2 if i in (blocks, 2 * blocks) else 1, on_branch)
+            for i, (channels, (seen, _), on_branch) in enumerate(
+                zip(inside, pairwise(outside), branches(branch, 3 * blocks), strict=True)
+            )
         ]
         self.conv1 = conv(in_channels, STEM, 3)
         self.bn1 = nn.BatchNorm2d(STEM)
@@ -117,11 +125,6 @@ class PyramidNet(nn.Module):
         return self.fc(pooled(F.relu(self.bn(h))))
 
 
-def nothing_on_the_branch(block: int, blocks: int) -> nn.Module:
-    """The residual branch as it is."""
-    return nn.Identity()
-
-
 def pyramidnet(
     depth: int,
     alpha: float,
@@ -132,8 +135,7 @@ def pyramidnet(
 ) -> PyramidNet:
     """The PyramidNet of `depth` = 9n + 2 layers (6n + 2 without bottlenecks) that adds `alpha` channels in all.
 
-    `branch(block, blocks)` makes the module that the residual branch of each block goes through before it is added:
-    the place of ShakeDrop and stochastic depth.
+    `branch(block, blocks)` makes what the residual branch of each block goes through before it is added.
 
     >>> import torch
     >>> pyramidnet(11, alpha=6)(torch.zeros(2, 3, 32, 32)).shape

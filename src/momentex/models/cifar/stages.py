@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentex.errors import OutOfRange
+
+Branch = Callable[[int, int], nn.Module]
+
+
+def nothing_on_the_branch(block: int, blocks: int) -> nn.Module:
+    """The residual branch as it is."""
+    return nn.Identity()
+
+
+def branches(branch: Branch, blocks: int) -> Iterator[nn.Module]:
+    """What the residual branch of each block of a model goes through before it is added, in the blocks' order.
+
+    `branch(block, blocks)` makes it, for the block of that number (from 0 on) of so many: the place of ShakeDrop and
+    stochastic depth.
+    """
+    return (branch(block, blocks) for block in range(blocks))
 
 
 def blocks_per_stage(family: str, depth: int, layers: int, outside: int) -> int:
@@ -47,11 +63,16 @@ def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 def stage(
-    block: Callable[[int, int, int], nn.Module], in_channels: int, out_channels: int, blocks: int, stride: int
+    block: Callable[[int, int, int, nn.Module], nn.Module],
+    in_channels: int,
+    out_channels: int,
+    blocks: int,
+    stride: int,
+    on_branches: Iterator[nn.Module],
 ) -> nn.Sequential:
-    """`blocks` blocks (in_channels, out_channels, stride); the first of them changes the shape."""
-    first = block(in_channels, out_channels, stride)
-    return nn.Sequential(first, *(block(out_channels, out_channels, 1) for _ in range(blocks - 1)))
+    """`blocks` blocks (in_channels, out_channels, stride, branch); the first of them changes the shape."""
+    first = block(in_channels, out_channels, stride, next(on_branches))
+    return nn.Sequential(first, *(block(out_channels, out_channels, 1, next(on_branches)) for _ in range(blocks - 1)))
 
 
 def pooled(h: Tensor) -> Tensor:
