@@ -60,25 +60,25 @@ def one_thread():
     [
         ("trian", r"there is no 'trian'; there are train, compare, .*Did you mean 'train'\?"),
         ("train", r"momentex train needs a recipe \(`momentex recipes` lists them, .*or --data\.folder DIR"),
-        ("train --seed 1 digits.resnet", r"the recipe comes first: momentex train digits\.resnet …"),
-        ("train digits.resnt", r"there is no recipe 'digits\.resnt'\. Did you mean 'digits\.resnet'"),
+        ("train --seed 1 digits", r"the recipe comes first: momentex train digits …"),
+        ("train digits.resnt", r"there is no recipe 'digits\.resnt'\. Did you mean 'digits'"),
         ("train nothere.py:f", r"There is no Python file 'nothere\.py'"),
-        ("train digits.resnet --epochs 0", r"epochs is 0; it must be 1 or more\."),
-        ("train digits.resnet --exchange.p 2", r"exchange\.p is 2\.0; it must lie between 0 and 1\."),
-        ("train digits.resnet --optimizer.lr 0", r"optimizer\.lr is 0\.0; it must be above 0\."),
-        ("train digits.resnet --exchange.over foo", r"exchange\.over is 'foo'; it is pono, in, ln, gn4"),
-        ("train digits.resnet --exchange.over ponno", r"exchange\.over is 'ponno'; .* Did you mean 'pono'"),
-        ("train digits.resnet --exchange.over lrn-mean", r"LRN\(only='mean'\) would move nothing"),
-        ("train digits.resnet --exchange yes", r"--exchange is 'yes'; it is None \(take it away\)\."),
-        ("train digits.resnet --exchange", r"--exchange has no value\."),
+        ("train digits --epochs 0", r"epochs is 0; it must be 1 or more\."),
+        ("train digits --exchange.p 2", r"exchange\.p is 2\.0; it must lie between 0 and 1\."),
+        ("train digits --optimizer.lr 0", r"optimizer\.lr is 0\.0; it must be above 0\."),
+        ("train digits --exchange.over foo", r"exchange\.over is 'foo'; it is pono, in, ln, gn4"),
+        ("train digits --exchange.over ponno", r"exchange\.over is 'ponno'; .* Did you mean 'pono'"),
+        ("train digits --exchange.over lrn-mean", r"LRN\(only='mean'\) would move nothing"),
+        ("train digits --exchange yes", r"--exchange is 'yes'; it is None \(take it away\)\."),
+        ("train digits --exchange", r"--exchange has no value\."),
         (
-            "train digits.resnet --exchange None --exchange.p 1",
+            "train digits --exchange None --exchange.p 1",
             r"--exchange None takes away what --exchange\.p changes",
         ),
-        ("train digits.resnet --optimizer adma", r"--optimizer is 'adma'; there are sgd, adam\. Did you mean 'adam'\?"),
-        ("train digits.resnet --schedule plateau", r"a Plateau schedule looks at the NLL of held-out images"),
-        ("train digits.resnet --data.name folder", r"data\.name is 'folder' and data\.folder is None"),
-        ("train digits.resnet --quiet --json", r"--quiet and --json were both given"),
+        ("train digits --optimizer adma", r"--optimizer is 'adma'; there are sgd, adam\. Did you mean 'adam'\?"),
+        ("train digits --schedule plateau", r"a Plateau schedule looks at the NLL of held-out images"),
+        ("train digits --data.name folder", r"data\.name is 'folder' and data\.folder is None"),
+        ("train digits --quiet --json", r"--quiet and --json were both given"),
         ("recipes nothing-like-it", r"no recipe has 'nothing-like-it' in its name\."),
         ("recipes cifar10.resnet110_mox", r"no recipe has .*Did you mean 'cifar10\.resnet110_moex'"),
         ("recipes --show", r"--show shows one recipe"),
@@ -100,9 +100,9 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(capsys, given, message)
 @pytest.mark.parametrize(
     ("given", "near"),
     [
-        ("train digits.resnet --epoch 3", "--epochs"),
-        ("train digits.resnet --exchange.lamb .3", "--exchange.lam"),
-        ("train digits.resnet --optimizer.lrr .3", "--optimizer.lr"),
+        ("train digits --epoch 3", "--epochs"),
+        ("train digits --exchange.lamb .3", "--exchange.lam"),
+        ("train digits --optimizer.lrr .3", "--optimizer.lr"),
         ("evaluate somewhere --wich best", "--which"),
         ("recipes --shw", "--show"),
         ("data --jsn", "--json"),
@@ -116,7 +116,7 @@ def test_an_unknown_flag_is_answered_with_a_near_one(capsys, given, near):
 
 
 def test_a_value_of_the_wrong_type_names_its_flag(capsys):
-    assert "--epochs" in refused(capsys, "train", "digits.resnet", "--epochs", "many")
+    assert "--epochs" in refused(capsys, "train", "digits", "--epochs", "many")
 
 
 def command(*arguments, **options):
@@ -224,11 +224,11 @@ def test_patterns_choose_from_the_list(capsys):
         assert cli.main(["recipes", *patterns, "--json"]) == 0
         return [row["recipe"] for row in json.loads(capsys.readouterr().out)]
 
-    assert listed("digits") == [f"digits.resnet{arm}" for arm in ("", "_moex", "_labels_only", "_lam1")]
+    assert listed("digits") == [f"digits{arm}" for arm in ("", "_moex", "_labels_only", "_lam1")]
     assert listed("cifar100*wrn*dropout") == [
         f"cifar100.wrn_28_10{arm}_dropout" for arm in ("", "_moex", "_labels_only", "_lam1")
     ]
-    assert listed("digits.resnet_lam1", "released") == ["digits.resnet_lam1", *listed("released_script")]
+    assert listed("digits_lam1", "released") == ["digits_lam1", *listed("released_script")]
 
 
 def test_a_whole_name_prints_the_lab_note_and_show_the_resolved_recipe(capsys):
@@ -278,7 +278,7 @@ def test_layers_prints_a_table(capsys):
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
-SHORT = ["train", "digits.resnet_moex", "--epochs", "2"]
+SHORT = ["train", "digits_moex", "--epochs", "2", "--evaluation.every", "1"]
 
 
 @needs_engine
@@ -304,13 +304,13 @@ def test_a_run_is_trained_and_measured_again(capsys, tmp_path):
     assert cli.main([*SHORT, "--to", to]) == 0  # nothing is left to do
     assert "/2: " not in capsys.readouterr().err
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
-    said = refused(capsys, "train", "digits.resnet_moex", "--epochs", "3", "--to", to)
+    said = refused(capsys, *SHORT, "--epochs", "3", "--to", to)
     assert re.match(r"momentex: .* holds a run of another recipe:\s+epochs: 2 there, 3 now\s.*--to", said)
 
 
 @needs_engine
 def test_the_default_folder_is_of_recipe_and_seed(capsys, tmp_path):
-    mine = "from momentex.recipes import find\ndef recipe(): return find('digits.resnet')"
+    mine = "from momentex.recipes import find\ndef recipe(): return find('digits')"
     (tmp_path / "mine.py").write_text(mine)
     assert cli.main(["train", "mine.py:recipe", "--epochs", "1", "--seed", "3", "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -333,7 +333,7 @@ def test_of_several_processes_only_the_first_tells(tmp_path):
 
 @needs_engine
 def test_ctrl_c_leaves_a_run_that_the_same_command_goes_on_with(tmp_path):
-    arguments = ["train", "digits.resnet", "--epochs", "300", "--to", str(tmp_path / "run")]
+    arguments = ["train", "digits", "--epochs", "300", "--to", str(tmp_path / "run")]
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     run = subprocess.Popen(
         [sys.executable, "-m", "momentex", *arguments], env=environment, stderr=subprocess.PIPE, text=True

@@ -10,6 +10,7 @@ from momentex.errors import RecipeError
 from momentex.over import GN, IN, PONO
 from momentex.recipes import find, names
 from momentex.train.recipe import SGD, Adam, Constant, Cosine, Data, Exchange, InverseSqrt, Plateau, Recipe, Steps
+from momentex.verbs import compare
 from tests.strategies import OVERS
 
 
@@ -85,8 +86,8 @@ def test_a_recipe_keeps_the_rest_of_its_exchange_and_of_its_model_options():
     assert recipe("cifar10.resnet110_moex", "--exchange", "None").exchange is None
     assert recipe("cifar10.resnet110_moex", "--epochs", "90", "--schedule", "cosine").paper.error == 6.03
     options = {"depth": 14, "in_channels": 1, "width": 16}
-    assert recipe("digits.resnet", "--model-options.depth", "14").model_options == options
-    assert recipe("digits.resnet", "--model-options.in_channels", "1").model_options == {**options, "depth": 8}
+    assert recipe("digits", "--model-options.depth", "14").model_options == options
+    assert recipe("digits", "--model-options.in_channels", "1").model_options == {**options, "depth": 8}
     warm = recipe("cifar10.resnet20_5k", "--schedule", "cosine").schedule
     assert warm == Cosine(warmup_epochs=5)  # it is one already
 
@@ -104,14 +105,14 @@ def test_a_folder_of_images_needs_no_recipe():
 
 
 def test_what_is_not_the_recipe_is_asked_for_too():
-    asked = flags.train(["digits.resnet", "--to", "there", "--quiet"])[1]
+    asked = flags.train(["digits", "--to", "there", "--quiet"])[1]
     assert (asked.to, asked.quiet, asked.json) == (Path("there"), True, False)
 
 
 @pytest.mark.parametrize("over", OVERS, ids=repr)
 def test_every_over_has_a_short_name(over):
     assert flags.over(flags.short(over)) == over
-    assert recipe("digits.resnet", "--exchange.over", flags.short(over)).exchange.over == over
+    assert recipe("digits", "--exchange.over", flags.short(over)).exchange.over == over
 
 
 def test_over_is_spelt_as_the_design_says():
@@ -134,4 +135,10 @@ def test_a_recipe_of_ones_own_is_named_by_its_file(tmp_path, monkeypatch):
 
 def test_a_plateau_is_found_out_by_the_recipe_itself():
     with pytest.raises(RecipeError, match=r"set data\.validation"):
-        recipe("digits.resnet", "--schedule", "plateau", "--data.validation", "none")
+        recipe("digits", "--schedule", "plateau", "--data.validation", "none")
+
+
+def test_a_comparison_has_the_seeds_that_are_usual_for_its_recipe_unless_others_are_asked_for():
+    assert compare.parsed(["digits"])[1].seeds == ("20",)
+    assert compare.parsed(["digits", "--seeds", "3"])[1].seeds == ("3",)
+    assert compare.parsed(["cifar10.resnet20"])[1].seeds == ("5",)

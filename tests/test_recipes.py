@@ -1,6 +1,7 @@
 """Recipes: every name, the structure of the paper's table, controls, functions of users."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,13 +30,13 @@ def test_a_recipe_is_found_by_its_name_and_survives_json(name):
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_name_begins_with_its_data_set(name):
-    assert name.startswith(f"{find(name).data.name}.")
+    assert re.match(rf"{find(name).data.name}(\.|_|$)", name)
 
 
 def test_the_command_line_sees_all_names_once_and_small_ones_first():
     listed = [entry.name for entry in names()]
     assert len(listed) == len(set(listed))
-    assert listed[0] == "digits.resnet"
+    assert listed[0] == "digits"
 
 
 # --- the paper's table -----------------------------------------------------------------------------------------------
@@ -98,9 +99,9 @@ def test_the_undecided_dropout_is_a_variant_of_every_arm(data, arm):
 
 
 @pytest.mark.parametrize("name", WITH_MOEX)
-def test_the_exchange_is_at_the_recorded_first_stage(name):
+def test_the_exchange_is_at_the_recorded_first_stage_but_where_another_was_chosen(name):
     recipe = find(name)
-    assert recipe.exchange.layer is None
+    assert recipe.exchange.layer == (recipes.usual(name).exchange or Exchange()).layer
     assert models.first_site(recipe.model)
 
 
@@ -240,6 +241,28 @@ def test_the_list_needs_neither_torch_nor_numpy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_what_a_comparison_says_in_words_is_read_with_the_numbers(tmp_path):
+    row = {"error": 9.5, "sem": 0.3, "seeds": 20, "verdict": "MoEx is worse."}
+    (tmp_path / "digits.json").write_text(json.dumps({"errors": {"digits": row}}))
+    assert recipes.measured(tmp_path)["digits"].verdict == "MoEx is worse."
+
+
+# --- what is usual for a comparison ----------------------------------------------------------------------------------
+
+
+def test_a_comparison_of_digits_has_twenty_seeds_and_the_exchange_of_its_moex():
+    usual = recipes.usual("digits")
+    assert usual.seeds == 20
+    made = arms.of(replace(find("digits"), exchange=usual.exchange), usual.arms)
+    assert made["moex"] == find("digits_moex")
+
+
+def test_what_is_usual_for_a_recipe_is_so_for_its_arms_and_others_have_five_seeds():
+    assert recipes.usual("digits_moex") == recipes.usual("digits")
+    assert recipes.usual("cifar10.resnet20") == recipes.usual("mine.py:recipe") == arms.Usual()
+    assert (arms.Usual().arms, arms.Usual().seeds, arms.Usual().exchange) == (arms.DEFAULT, 5, None)
+
+
 # --- the arms of a comparison ----------------------------------------------------------------------------------------
 
 
@@ -266,8 +289,8 @@ def test_every_arm_has_a_title_and_sets_one_field_of_a_recipe_alone(arm):
     method = arms.ARMS[arm]
     assert method.title
     assert method.what.endswith(".")
-    (recipe,) = arms.of(find("digits.resnet"), [arm]).values()
-    changed = {line.partition(":")[0].partition(".")[0] for line in differences(find("digits.resnet"), recipe)}
+    (recipe,) = arms.of(find("digits"), [arm]).values()
+    changed = {line.partition(":")[0].partition(".")[0] for line in differences(find("digits"), recipe)}
     assert changed == ({method.field} if method.field else set())
 
 
@@ -277,7 +300,7 @@ def test_arms_are_composed_from_left_to_right(monkeypatch):
         "smooth",
         arms.Method(title="Smooth", what="Labels.", field="label_smoothing", value=lambda asked: asked or 0.1),
     )
-    recipe = find("digits.resnet")
+    recipe = find("digits")
     made = arms.of(recipe, ["baseline", "smooth", "smooth+moex", "moex"])
     assert [r.label_smoothing for r in made.values()] == [0.0, 0.1, 0.1, 0.0]
     assert [r.exchange is None for r in made.values()] == [True, True, False, False]
@@ -302,11 +325,11 @@ def test_arms_are_composed_from_left_to_right(monkeypatch):
 )
 def test_arms_that_are_none_or_do_not_differ_are_refused(asked, message):
     with pytest.raises(RecipeError, match=message):
-        arms.of(find("digits.resnet"), asked)
+        arms.of(find("digits"), asked)
 
 
 @pytest.mark.parametrize(("control", "said"), [("_labels_only", "features is False"), ("_lam1", "lam is 1")])
 @pytest.mark.parametrize("arm", ["moex", "labels_only", "lam1"])
 def test_a_control_is_no_recipe_to_compare(control, said, arm):
     with pytest.raises(RecipeError, match=rf"^exchange\.{said} in the recipe that is to be compared: .*already"):
-        arms.of(find(f"digits.resnet{control}"), ["baseline", arm])
+        arms.of(find(f"digits{control}"), ["baseline", arm])

@@ -197,6 +197,8 @@ def recipes(arguments: Sequence[str]) -> None:
     for entry in entries:
         if asked.pattern == (entry.name,):
             print(f"\n{entry.note}")
+            if entry.ours and entry.ours.verdict:
+                print(f"\nMeasured here: {entry.ours.verdict}")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
@@ -319,5 +321,5 @@ usage: momentex VERB …      momentex VERB --help says more; momentex --version
 
 {verbs}
 
-  momentex train digits.resnet_moex            data that comes along, seconds on a CPU
+  momentex compare digits               the arms side by side, on data that comes along: minutes on a CPU
   momentex train mine.py:recipe --epochs 10    a function of yours that returns a recipe; every field is a flag"""

@@ -7,7 +7,7 @@ exchange, and options of models that it does not have yet. The recipe is changed
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -20,6 +20,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from momentex.errors import MomentexError, RecipeError, did_you_mean
 from momentex.over import GN, IN, LN, LRN, PONO, Only, Over
 from momentex.recipes import find, names
+from momentex.recipes.arms import Usual
 from momentex.train import recipe as parts
 from momentex.train.recipe import Data, Exchange, Option, Recipe
 
@@ -84,8 +85,13 @@ def train(arguments: Sequence[str]) -> tuple[str, Train]:
     return name, asked
 
 
-def asked_of_recipe(verb: str, kind: type[T], arguments: Sequence[str], about: str) -> tuple[str, T]:
-    """A recipe's name, or that of a folder of images, and a `kind`, whose field `recipe` has the flags of a recipe."""
+def asked_of_recipe(
+    verb: str, kind: type[T], arguments: Sequence[str], about: str, usual: Callable[[str], Usual] | None = None
+) -> tuple[str, T]:
+    """A recipe's name, or that of a folder of images, and a `kind`, whose field `recipe` has the flags of a recipe.
+
+    A comparison has what is `usual` for the recipe: its exchange, and the defaults of the fields `arms` and `seeds`.
+    """
     name, rest = "", list(arguments)
     if rest and not rest[0].startswith("-"):
         name, *rest = rest
@@ -97,13 +103,18 @@ def asked_of_recipe(verb: str, kind: type[T], arguments: Sequence[str], about: s
     if not name and folder is None and not helps:
         raise RecipeError(_no_recipe(verb, rest))
     recipe = find(name) if name else Recipe()
+    others: dict[str, Any] = {}
+    if usual is not None:
+        known = usual(name)
+        recipe = replace(recipe, exchange=recipe.exchange or known.exchange)
+        others = {"arms": known.arms, "seeds": (str(known.seeds),)}
     if folder is not None:
         recipe = replace(recipe, data=replace(recipe.data, name="folder", folder=folder))
     recipe, rest = _with_kinds(recipe, rest)
     recipe, rest = _with_exchange(recipe, rest, shown=helps)
     recipe, rest = _with_model_options(recipe, rest)
     make: Any = kind
-    default = make(recipe=replace(recipe, paper=None))  # what is reported is no flag
+    default = make(**others, recipe=replace(recipe, paper=None))  # what is reported is no flag
     asked: Any = parse(kind, rest, prog=f"momentex {verb} {name or 'RECIPE'}", default=default, about=about + _ABOUT)
     called = name or f"folder.{'' if folder is None else folder.expanduser().resolve().name}"
     return called, replace(asked, recipe=replace(asked.recipe, paper=recipe.paper))

@@ -2,7 +2,7 @@
 
 | module | names |
 | --- | --- |
-| `small` | `digits.resnet`, `cifar10.resnet20_5k`, `cifar10.wide_5k`, `cifar10.resnet20` |
+| `small` | `digits`, `cifar10.resnet20_5k`, `cifar10.wide_5k`, `cifar10.resnet20` |
 | `cifar` | the paper's CIFAR table: `cifar100.resnet110` and eleven more; variants where text and script disagree |
 
 Every name has its arms: `…_moex` is the recipe with Moment Exchange, `…_labels_only` and `…_lam1` are controls of it.
@@ -20,18 +20,19 @@ from typing import Any, NamedTuple
 from momentex.errors import RecipeError, did_you_mean
 from momentex.models import load_function
 from momentex.recipes import cifar, small
-from momentex.recipes.arms import Named
+from momentex.recipes.arms import Named, Usual
 from momentex.train.recipe import Recipe, Reported
 
-__all__ = ["Entry", "Measured", "find", "names"]
+__all__ = ["Entry", "Measured", "find", "names", "usual"]
 
 
 class Measured(NamedTuple):
-    """What was measured here: error in %, its standard error over `seeds` runs."""
+    """What was measured here: error in %, its standard error over `seeds` runs, and what a comparison says in words."""
 
     error: float
     sem: float | None = None
     seeds: int = 1
+    verdict: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,20 @@ def find(name: str) -> Recipe:
     return _table()[name].make()
 
 
+def usual(name: str) -> Usual:
+    """What a comparison of this recipe has, unless others are asked for.
+
+    >>> usual("cifar100.resnet110").seeds, usual("mine.py:recipe").arms
+    (5, ('baseline', 'moex', 'labels_only', 'lam1'))
+    """
+    return _table()[name].usual if name in _table() else Usual()
+
+
 def names() -> list[Entry]:
     """Every recipe that has a name.
 
     >>> names()[0].name
-    'digits.resnet'
+    'digits'
     """
     ours = measured(RESULTS)
     return [Entry(named.name, named.make(), named.note, ours.get(named.name)) for named in _table().values()]
@@ -108,13 +118,13 @@ RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 
 def measured(folder: Path) -> dict[str, Measured]:
-    """Errors by recipe, from the JSON files of a folder that have any: {"errors": {recipe: {error, sem, seeds}}}."""
+    """Errors by recipe, from the JSON files of a folder that have any: {"errors": {recipe: a Measured}}."""
     found: dict[str, Measured] = {}
     for path in sorted(folder.glob("*.json")):
         try:
             document: Any = json.loads(path.read_text(encoding="utf8"))
             rows = document.get("errors", {}) if isinstance(document, dict) else {}
-            found |= {name: Measured(row["error"], row.get("sem"), row.get("seeds", 1)) for name, row in rows.items()}
+            found |= {name: Measured(**row) for name, row in rows.items()}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise RecipeError(f"{path} cannot be read as results: {type(error).__name__}: {error}") from None
     return found

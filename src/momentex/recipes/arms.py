@@ -20,6 +20,19 @@ from momentex.errors import RecipeError, did_you_mean
 from momentex.train.recipe import Exchange, Recipe, Reported
 from momentex.train.resolved import identity
 
+DEFAULT = ("baseline", "moex", "labels_only", "lam1")
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a comparison of a recipe has, unless others are asked for. `exchange` is that of its arm moex; None: the one
+    that the paper advises.
+    """
+
+    arms: tuple[str, ...] = DEFAULT
+    seeds: int = 5
+    exchange: Exchange | None = None
+
 
 @dataclass(frozen=True)
 class Named:
@@ -28,6 +41,7 @@ class Named:
     name: str
     make: Callable[[], Recipe]
     note: str
+    usual: Usual = Usual()
 
 
 def moex(recipe: Recipe, exchange: Exchange | None = None) -> Recipe:
@@ -65,10 +79,10 @@ def _exchange(recipe: Recipe, control: str) -> Exchange:
     return recipe.exchange
 
 
-def plain(name: str, make: Callable[[], Recipe], about: str) -> Named:
+def plain(name: str, make: Callable[[], Recipe], about: str, usual: Usual = Usual()) -> Named:
     """A recipe without exchange. `about` is its title, an empty line, and where its values come from."""
     title, _, body = about.partition("\n")
-    return Named(name, make, note(name, title, make().paper, body))
+    return Named(name, make, note(name, title, make().paper, body), usual)
 
 
 def named(
@@ -181,7 +195,6 @@ ARMS: dict[str, Method] = {
         value=lambda asked: Exchange(),
     ),
 }
-DEFAULT = ("baseline", "moex", "labels_only", "lam1")
 
 
 def methods(arm: str) -> list[Method]:

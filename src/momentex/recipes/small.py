@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from momentex.recipes.arms import Named, named, plain
+from momentex.recipes.arms import Named, Usual, named, plain
 from momentex.train.recipe import SGD, Augment, Cosine, Data, Evaluation, Recipe
 
 
@@ -88,12 +88,14 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar10.resnet20": cifar10_resnet20,
 }
 
+USUAL = {"digits": Usual(seeds=20)}
 ADVICE = "Exchange: λ = 0.9, p = 0.5, PONO, before the first stage: the paper's general advice (Sec. 3)."
 
 
 def table() -> Iterator[Named]:
     """Every recipe of this module."""
     for name, make in RECIPES.items():
-        about = inspect.getdoc(make) or ""
-        yield plain(name, make, about)
-        yield from named(name, "", make, about, advice=ADVICE)
+        about, usual = inspect.getdoc(make) or "", USUAL.get(name, Usual())
+        yield plain(name, make, about, usual)
+        for arm in named(name, "", make, about, exchange=usual.exchange, advice=ADVICE):
+            yield replace(arm, usual=usual)

@@ -20,10 +20,9 @@ from momentex.comparison.gather import refreshed
 from momentex.comparison.result import Comparison, Sem, to_json
 from momentex.errors import RecipeError, RunError
 from momentex.recipes import arms as known
+from momentex.recipes import usual
 from momentex.sweep.job import is_complete
 from momentex.train.recipe import Recipe
-
-SEEDS = ("5",)
 
 ABOUT = f"""\
 Train the arms of a recipe with the same seeds, and say what they differ by. Every field of the recipe is a flag, which
@@ -36,10 +35,10 @@ Arms: {", ".join(known.ARMS)}; a+b is both. MoEx against label interpolation onl
 class Compare:
     """What `momentex compare` is asked for."""
 
-    arms: tuple[str, ...] = known.DEFAULT
+    arms: tuple[str, ...] = known.Usual().arms
     """What is compared; a+b is one method, then the other."""
-    seeds: tuple[str, ...] = SEEDS
-    """So many (5 are the seeds 0 to 4), or which ones: 3 7 11, or 1000:1020."""
+    seeds: tuple[str, ...] = (str(known.Usual().seeds),)
+    """So many (5 are the seeds 0 to 4), or which ones: 3 7 11, or 1000:1020. A recipe may have its own default."""
     to: Path | None = None
     """The folder of the comparison. Default: runs/compare/RECIPE."""
     sem: Sem = "plain"
@@ -87,7 +86,7 @@ def parsed(arguments: Sequence[str]) -> tuple[str, Compare]:
                 "--exchange is decided by the arms: leave it out, and name the arms with --arms. Its fields are flags: "
                 "--exchange.lam 0.7 holds for every arm that exchanges."
             )
-    return flags.asked_of_recipe("compare", Compare, arguments, ABOUT)
+    return flags.asked_of_recipe("compare", Compare, arguments, ABOUT, usual)
 
 
 def seeds_of(words: Sequence[str]) -> tuple[int, ...]:
