@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from momentex.comparison.analysis import Contrast
 
 PERCENT = ("error", "error_top5", "train_error", "calibration")  # of our own runs; a user's are of a unit of theirs
+MOST = 8  # decimals
 NAMES = {
     "error": "error",
     "error_top5": "top-5 error",
@@ -43,16 +44,17 @@ def decimals(spread: float | None, percent: bool) -> int:
     fewest = 2 if percent else 0
     if not spread or not math.isfinite(spread):
         return max(fewest, 2 if percent else 4)
-    return min(8, max(fewest, 1 - math.floor(math.log10(spread))))
+    return min(MOST, max(fewest, 1 - math.floor(math.log10(spread))))
 
 
 def number(value: float, places: int, *, sign: bool = False) -> str:
     """With the sign that a reader sees as one, and none before a zero.
 
-    >>> number(-0.123, 2), number(0.5, 1, sign=True), number(-0.001, 2)
-    ('−0.12', '+0.5', '0.00')
+    >>> number(-0.123, 2), number(0.5, 1, sign=True), number(-0.001, 2), number(6.02e23, 2), number(2e-9, MOST)
+    ('−0.12', '+0.5', '0.00', '6.02e+23', '2.00e-09')
     """
-    text = f"{value:.{places}f}"
+    readable = abs(value) < 1e7 and (value == 0 or abs(value) >= 10**-5 or places < MOST)
+    text = f"{value:.{places}f}" if readable else f"{value:.2e}"
     if float(text) == 0:
         return text.lstrip("-")
     return text.replace("-", "−") if value < 0 else f"{'+' if sign else ''}{text}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from momentex.comparison.analysis import Analysis, Contrast, Estimate, Row, Which
 from momentex.comparison.result import Arm, Comparison
 from momentex.comparison.sentences import chance, in_percent, name_of, seeds
-from momentex.report import cells
+from momentex.report import cells, figures
 from momentex.report.document import (
     Cell,
     Claim,
@@ -16,7 +16,7 @@ from momentex.report.document import (
     Document,
     Fact,
     Facts,
-    Figure,
+    Group,
     Items,
     Section,
     Table,
@@ -31,7 +31,7 @@ def document(comparison: Comparison, analysis: Analysis) -> Document:
     """Everything that the analysis says, and what it is about."""
     named = analysis.contrasts[: max(1, comparison.beforehand)]
     sections = (
-        Section(title="Results", parts=(_table(comparison, analysis),)),
+        Section(title="Results", parts=(_table(comparison, analysis), *figures.runs(comparison, analysis))),
         *_differences(comparison, analysis, named),
         *_curves(comparison),
         Section(title="What to know", parts=(Items(analysis.notes),)),
@@ -88,10 +88,16 @@ def metrics_of(analysis: Analysis) -> list[str]:
 
 
 def _table(comparison: Comparison, analysis: Analysis) -> Table:
-    metrics = [m for m in metrics_of(analysis) if not comparison.recipe or m in (comparison.metric, *FIRST)]
-    columns = [column for metric in metrics for column in _of_metric(comparison, analysis.rows, metric)]
+    columns = [
+        column for metric in _first(comparison, analysis) for column in _of_metric(comparison, analysis.rows, metric)
+    ]
     columns += [*_of_time(comparison, analysis.rows), *_of_seeds(comparison, analysis.rows), *_of_paper(comparison)]
     return _joined(comparison, analysis.rows, columns, caption=_caption(comparison, analysis))
+
+
+def _first(comparison: Comparison, analysis: Analysis) -> list[str]:
+    """What the first table has: of runs of ours what is of interest to everybody, of others everything."""
+    return [m for m in metrics_of(analysis) if not comparison.recipe or m in (comparison.metric, *FIRST)]
 
 
 def _joined(
@@ -136,7 +142,7 @@ def _estimates(
 def _of_time(comparison: Comparison, rows: Sequence[Row]) -> Iterator[tuple[Column, list[str]]]:
     if any(row.seconds for row in rows):
         times = [cells.NOTHING if row.seconds is None else cells.duration(row.seconds.mean) for row in rows]
-        yield Column("time of a run"), times
+        yield Column("run time"), times
     if any(row.cost for row in rows):
         yield Column("cost", "×"), [cells.cost(row.cost, comparison.sem) for row in rows]
 
@@ -150,7 +156,7 @@ def _of_seeds(comparison: Comparison, rows: Sequence[Row]) -> Iterator[tuple[Col
 
 def _of_paper(comparison: Comparison) -> Iterator[tuple[Column, list[str]]]:
     if any(arm.paper for arm in comparison.arms):
-        yield Column("paper: error", "%"), [cells.paper(arm.paper) for arm in comparison.arms]
+        yield Column("paper", "%"), [cells.paper(arm.paper) for arm in comparison.arms]
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -159,17 +165,26 @@ def _of_paper(comparison: Comparison) -> Iterator[tuple[Column, list[str]]]:
 def _differences(comparison: Comparison, analysis: Analysis, named: Sequence[Contrast]) -> Iterator[Section]:
     if analysis.contrasts:
         others = tuple(_claim(comparison, contrast) for contrast in analysis.contrasts[len(named) :])
-        parts = (*_dots(comparison, analysis), *((Claims(others),) if others else ()))
-        if parts:
-            yield Section(title="Differences", parts=parts)
+        drawn = tuple(figures.differences(comparison, analysis.contrasts))
+        yield Section(title="Differences", parts=(*drawn, *_secondary(comparison, analysis), Claims(others)))
 
 
-def _dots(comparison: Comparison, analysis: Analysis) -> Iterator[Figure]:
-    return iter(())
+def _secondary(comparison: Comparison, analysis: Analysis) -> Iterator[Group]:
+    """The same contrasts in the other metrics that the first table has."""
+    drawn = [
+        figure
+        for metric in _first(comparison, analysis)
+        for figure in figures.differences(
+            comparison, [c for c in analysis.secondary if (c.metric, c.which) == (metric, "last")]
+        )
+    ]
+    if drawn:
+        yield Group(tuple(drawn))
 
 
 def _curves(comparison: Comparison) -> Iterator[Section]:
-    return iter(())
+    if drawn := tuple(figures.curves(comparison)):
+        yield Section(title="Learning curves", parts=(Group(drawn),))
 
 
 def _run(comparison: Comparison) -> Iterator[Items | Facts]:

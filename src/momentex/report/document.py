@@ -103,7 +103,14 @@ class Facts:
     items: tuple[Fact, ...]
 
 
-Part: TypeAlias = Claims | Table | Figure | Items | Facts
+@dataclass(frozen=True)
+class Group:
+    """Small figures beside each other, where there is room."""
+
+    figures: tuple[Figure, ...]
+
+
+Part: TypeAlias = Claims | Table | Figure | Group | Items | Facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,26 @@ from pathlib import Path
 
 from momentex.comparison.analysis import Analysis
 from momentex.comparison.result import Comparison
+from momentex.report import marks
 from momentex.report.compared import document
-from momentex.report.document import Cell, Claim, Claims, Column, Document, Facts, Figure, Items, Part, Section, Table
+from momentex.report.document import (
+    Cell,
+    Claim,
+    Claims,
+    Column,
+    Document,
+    Facts,
+    Figure,
+    Group,
+    Items,
+    Part,
+    Section,
+    Table,
+)
 from momentex.report.markup import Markup, joined, tag
 
 STYLE = Path(__file__).with_name("page.css")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"  # the browser sees to it, whatever a name holds
 SIGNS = {"good": "✓", "bad": "✗", "open": "≈", "none": "–"}
 
 
@@ -28,7 +43,9 @@ def page(documents: Sequence[Document]) -> str:
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("title", f"{title} · momentex"),
+        tag("link", rel="icon", href="data:,"),
         tag("style", Markup(STYLE.read_text(encoding="utf8"))),
     )
     body = tag("body", *(tag("article", of(found)) for found in documents))
@@ -58,6 +75,8 @@ def _part(part: Part) -> Markup:
         return table(part)
     if isinstance(part, Figure):
         return _figure(part)
+    if isinstance(part, Group):
+        return tag("div", *map(_figure, part.figures), class_="group")
     if isinstance(part, Claims):
         return tag("div", *map(_claim, part.items), class_="claims")
     if isinstance(part, Items):
@@ -78,13 +97,12 @@ def _claim(claim: Claim) -> Markup:
 
 def table(found: Table) -> Markup:
     """A table; on a narrow screen every row is a block, its cells beside their headings."""
-    head = tag("tr", *(tag("th", *_heading(column), scope="col", role="columnheader", class_=_kind(column))
-                       for column in found.columns), role="row")  # fmt: skip
+    heads = (tag("th", *_heading(one), scope="col", role="columnheader", class_=_kind(one)) for one in found.columns)
+    head = tag("thead", tag("tr", *heads, role="row"), role="rowgroup")
     rows = (tag("tr", *map(_cell, row, found.columns, range(len(row))), role="row") for row in found.rows)
-    caption = tag("caption", found.caption) if found.caption else ""
-    return tag(
-        "table", caption, tag("thead", head, role="rowgroup"), tag("tbody", *rows, role="rowgroup"), role="table"
-    )
+    whole = tag("table", head, tag("tbody", *rows, role="rowgroup"), role="table", aria_label=found.caption or None)
+    scrolled = tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label="table")
+    return joined(scrolled, tag("p", found.caption, class_="caption") if found.caption else "")
 
 
 def _heading(column: Column) -> tuple[str, ...]:
@@ -97,24 +115,17 @@ def _kind(column: Column) -> str | None:
 
 def _cell(cell: Cell, column: Column, place: int) -> Markup:
     text = tag("b", cell.text) if cell.strong else cell.text
-    key = "" if cell.key is None else tag("span", class_=f"key {series(cell.key)}", aria_hidden="true")
+    key = "" if cell.key is None else marks.key(cell.key)
     if place == 0:
         return tag("th", key, text, scope="row", role="rowheader")
     return tag("td", key, text, data_label=column.whole, role="cell", class_=_kind(column))
 
 
-def series(key: int) -> str:
-    """The class of a series: there are eight colours, and then they come again with other dashes."""
-    return f"s{key % 8} d{key // 8 % 3}"
-
-
 def _figure(figure: Figure) -> Markup:
-    legend = tag(
-        "ul", *(tag("li", tag("span", class_=f"key {series(key)}", aria_hidden="true"), name)
-                for name, key in figure.legend), class_="legend"
-    ) if figure.legend else ""  # fmt: skip
-    caption = tag("figcaption", tag("b", figure.title), f" {figure.caption}" if figure.caption else "")
-    return tag("figure", caption, legend, figure.svg)
+    told = tag("span", figure.caption, class_="caption") if figure.caption else ""
+    names = (tag("li", marks.key(key), name, title=name) for name, key in figure.legend)
+    legend = tag("ul", *names, class_="legend") if figure.legend else ""
+    return tag("figure", tag("figcaption", tag("b", figure.title), " ", told), legend, figure.svg)
 
 
 def _facts(facts: Facts) -> Markup:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from momentex.comparison.analysis import Analysis
 from momentex.comparison.result import Comparison
 from momentex.report.compared import document
-from momentex.report.document import Cell, Claims, Document, Facts, Figure, Items, Part, Table
+from momentex.report.document import Cell, Claims, Document, Facts, Group, Items, Part, Table
 
 
 def render(comparison: Comparison, analysis: Analysis, *, whole: bool = False) -> str:
@@ -37,8 +37,9 @@ def _part(part: Part, whole: bool) -> Iterator[str]:
         yield _items(part.texts)
     elif isinstance(part, Facts):
         yield "\n".join(f"- {text(one.name)}: {code(one.text) if one.code else text(one.text)}" for one in part.items)
-    elif isinstance(part, Figure) and whole:
-        yield f"{text(part.title)}: {text(part.alt)}"
+    elif whole:
+        for figure in part.figures if isinstance(part, Group) else (part,):
+            yield f"{text(figure.title)}: {text(figure.alt)}"
 
 
 def _items(texts: Sequence[str]) -> str:

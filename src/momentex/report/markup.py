@@ -7,7 +7,7 @@ from html import escape
 
 # XML has no characters for these, escaped or not.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-VOID = ("meta", "br", "hr")
+VOID = ("meta", "link", "br", "hr")
 
 
 class Markup(str):
@@ -32,13 +32,15 @@ def tag(name: str, /, *inside: str, **attributes: str | float | None) -> Markup:
     '<p class="small">5 &lt; 6</p>'
     """
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escaped(_short(value))}"'
-        for key, value in attributes.items()
-        if value is not None
+        f' {_named(key)}="{escaped(_short(value))}"' for key, value in attributes.items() if value is not None
     )
     if name in VOID:
         return Markup(f"<{name}{given}/>")
     return Markup(f"<{name}{given}>{joined(*inside)}</{name}>")
+
+
+def _named(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
 
 
 def joined(*parts: str) -> Markup:
