@@ -9,10 +9,11 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -166,9 +167,12 @@ NONE = Trouble()
 class Process:
     """`fit` in a process of its own."""
 
-    def __init__(self, recipe: Recipe, to: Path, trouble: Trouble = NONE) -> None:
+    def __init__(
+        self, recipe: Recipe, to: Path, trouble: Trouble = NONE, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._theirs, self._mine = PROCESSES.Pipe()
-        self._process = PROCESSES.Process(target=_fit, args=(recipe, to, trouble, self._theirs), daemon=True)
+        arguments = (recipe, to, trouble, dict(environment), self._theirs)
+        self._process = PROCESSES.Process(target=_fit, args=arguments, daemon=True)
         self._process.start()
         self._theirs.close()
         self.to = to
@@ -207,7 +211,8 @@ def finished(recipe: Recipe, to: Path, trouble: Trouble = NONE) -> tuple[int, st
 WATCHED = {"open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "os.scandir", "os.listdir"}
 
 
-def _fit(recipe: Recipe, to: Path, trouble: Trouble, pipe: Any) -> None:
+def _fit(recipe: Recipe, to: Path, trouble: Trouble, environment: dict[str, str], pipe: Any) -> None:
+    os.environ.update(environment)
     torch.set_num_threads(1)
     operations = _watch(to, trouble)
     if trouble.largest_file is not None:

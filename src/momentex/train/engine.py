@@ -77,32 +77,39 @@ def _since(changes: list[str]) -> list[str]:
 
 
 def _train(run: Run, record: Record, reporter: Reporter, interruption: Interruption) -> None:
-    recipe, task, at = run.recipe, run.task, run.at
-    steps = len(task.batches.sizes)
+    recipe, at = run.recipe, run.at
+    steps = len(run.task.batches.sizes)
     reporter.start(steps, recipe.epochs, at.epoch)
-    losses = Losses(run)
     while at.epoch < recipe.epochs:
-        began, begun = time.perf_counter(), at.images
-        task.model.train()
-        for batch in task.batches.epoch(at.epoch, at.step):
-            loss = losses.add(train_step(run, batch), len(batch.labels))
-            stop = interruption.agreed(at.step, steps)
-            due = recipe.checkpoint_steps is not None and at.step % recipe.checkpoint_steps == 0
-            if stop or (due and at.step < steps):  # after the last step, there is one after evaluation
-                losses.look()
-                save(run, record)
-            if stop:
-                raise KeyboardInterrupt
-            reporter.step(at.epoch, at.step, loss, len(batch.labels))
-        losses.look()
-        seconds = time.perf_counter() - began
-        speed = (at.images - begun) * run.place.world / seconds
-        _finish_epoch(run, record, reporter, {"seconds": seconds, "images_per_second": speed})
+        times = train_epoch(run, record, reporter, interruption)
+        finish_epoch(run, record, reporter, times)
         if at.epoch < recipe.epochs and interruption.agreed(steps, steps):
             raise KeyboardInterrupt
 
 
-def _finish_epoch(run: Run, record: Record, reporter: Reporter, times: dict[str, float]) -> None:
+def train_epoch(run: Run, record: Record, reporter: Reporter, interruption: Interruption) -> dict[str, float]:
+    """What is left of the epoch that is under way; how long it took, and how many images a second that was."""
+    recipe, task, at = run.recipe, run.task, run.at
+    steps, losses = len(task.batches.sizes), Losses(run)
+    began, begun = time.perf_counter(), at.images
+    task.model.train()
+    for batch in task.batches.epoch(at.epoch, at.step):
+        loss = losses.add(train_step(run, batch), len(batch.labels))
+        stop = interruption.agreed(at.step, steps)
+        due = recipe.checkpoint_steps is not None and at.step % recipe.checkpoint_steps == 0
+        if stop or (due and at.step < steps):  # after the last step, there is one after evaluation
+            losses.look()
+            save(run, record)
+        if stop:
+            raise KeyboardInterrupt
+        reporter.step(at.epoch, at.step, loss, len(batch.labels))
+    losses.look()
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "images_per_second": (at.images - begun) * run.place.world / seconds}
+
+
+def finish_epoch(run: Run, record: Record, reporter: Reporter, times: dict[str, float]) -> None:
+    """Evaluate, save, and tell."""
     recipe, at = run.recipe, run.at
     loss, images = run.place.sum([at.loss, float(at.images)])
     row: dict[str, Any] = {"epoch": at.epoch + 1, "loss": loss / images, "lr": at.lr}
