@@ -19,7 +19,7 @@ from typing import Any, Literal
 import momentex
 from momentex.errors import DataError, MomentexError, did_you_mean
 
-GOES_ON = (["train"], ["compare"])  # verbs that do, when they were stopped and are asked for again
+GOES_ON = (["train"], ["compare"], ["sweep"])  # verbs that do, when they were stopped and are asked for again
 STOPPED = 130  # as shells say it of a process that Ctrl-C ended
 REFUSED = 2
 
@@ -160,6 +160,13 @@ def compare(arguments: Sequence[str]) -> None:
     verb.compare(arguments)
 
 
+def sweep(arguments: Sequence[str]) -> None:
+    """Train a grid or a list of recipes over the same seeds, the paper's ablations among them: a table, a report."""
+    from momentex.verbs import sweep as verb
+
+    verb.sweep(arguments)
+
+
 def evaluate(arguments: Sequence[str]) -> None:
     """Measure the weights of a run again."""
     from momentex import flags
@@ -295,6 +302,7 @@ def layers(arguments: Sequence[str]) -> None:
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "compare": compare,
+    "sweep": sweep,
     "evaluate": evaluate,
     "recipes": recipes,
     "data": data,

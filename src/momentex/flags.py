@@ -86,11 +86,18 @@ def train(arguments: Sequence[str]) -> tuple[str, Train]:
 
 
 def asked_of_recipe(
-    verb: str, kind: type[T], arguments: Sequence[str], about: str, usual: Callable[[str], Usual] | None = None
+    verb: str,
+    kind: type[T],
+    arguments: Sequence[str],
+    about: str,
+    usual: Callable[[str], Usual] | None = None,
+    *,
+    finder: Callable[[str], Recipe] = find,
 ) -> tuple[str, T]:
     """A recipe's name, or that of a folder of images, and a `kind`, whose field `recipe` has the flags of a recipe.
 
     A comparison has what is `usual` for the recipe: its exchange, and the defaults of the fields `arms` and `seeds`.
+    `finder` knows the recipe of a name.
     """
     name, rest = "", list(arguments)
     if rest and not rest[0].startswith("-"):
@@ -102,7 +109,7 @@ def asked_of_recipe(
     helps = "-h" in rest or "--help" in rest
     if not name and folder is None and not helps:
         raise RecipeError(_no_recipe(verb, rest))
-    recipe = find(name) if name else Recipe()
+    recipe = finder(name) if name else Recipe()
     others: dict[str, Any] = {}
     if usual is not None:
         known = usual(name)

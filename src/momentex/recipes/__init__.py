@@ -23,7 +23,7 @@ from momentex.recipes import cifar, small
 from momentex.recipes.arms import Named, Usual
 from momentex.train.recipe import Recipe, Reported
 
-__all__ = ["Entry", "Measured", "find", "names", "usual"]
+__all__ = ["Entry", "Measured", "find", "names", "usual", "yours"]
 
 
 class Measured(NamedTuple):
@@ -95,20 +95,25 @@ def _table() -> dict[str, Named]:
 
 
 def _yours(name: str) -> Recipe:
-    function = load_function(name)
-    try:
-        recipe = function()
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]  # without this one
-        lines = [f"{frame.filename}, line {frame.lineno}" for frame in frames if frame.filename == frames[0].filename]
-        place = f" ({lines[-1]})" if lines else ""
-        raise RecipeError(f"{name} failed{place}: {type(error).__name__}: {error}") from error
+    recipe = yours(name)
     if not isinstance(recipe, Recipe):
         raise RecipeError(
             f"{name} returned a {type(recipe).__name__}; it must return a momentex.train.recipe.Recipe. Start from one "
             'that there is: replace(momentex.recipes.find("cifar10.resnet20"), epochs=10)'
         )
     return recipe
+
+
+def yours(name: str) -> Any:
+    """What a function of yours returns, whatever that is; where it fails is said."""
+    function = load_function(name)
+    try:
+        return function()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]  # without this one
+        lines = [f"{frame.filename}, line {frame.lineno}" for frame in frames if frame.filename == frames[0].filename]
+        place = f" ({lines[-1]})" if lines else ""
+        raise RecipeError(f"{name} failed{place}: {type(error).__name__}: {error}") from error
 
 
 # --- what was measured -----------------------------------------------------------------------------------------------

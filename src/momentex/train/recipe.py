@@ -238,6 +238,8 @@ class Reported:
     where: str = ""
     cited: bool = False
     """The paper copies the number from another one."""
+    top5: float | None = None
+    """The top-5 error, where the paper has that too."""
 
 
 @dataclass(frozen=True, kw_only=True)

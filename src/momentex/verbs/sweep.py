@@ -1,0 +1,120 @@
+"""`momentex sweep`: many recipes with the same seeds, a table, and a report to look at."""
+
+from __future__ import annotations
+
+import json as json_
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from momentex import ablations
+from momentex.comparison.contrasts import check_seeds
+from momentex.comparison.result import Sem
+from momentex.errors import RunError
+from momentex.report import html, markdown
+from momentex.report.swept import document
+from momentex.sweep.job import is_complete
+from momentex.sweep.places import runner
+from momentex.swept import folder as store
+from momentex.swept.result import Swept, to_json
+from momentex.swept.table import tabled
+from momentex.train.recipe import Recipe
+from momentex.verbs.compare import name_of_folder, seeds_of
+from momentex.verbs.grids import asked_sweep
+
+ABOUT = """\
+Train every point of a sweep with the same seeds. The sweep is one of the paper's ablations, a function of yours that
+returns one (mine.py:FUNCTION), or a recipe with
+--grid FIELD VALUE VALUE … for every field that is to be varied
+Every field of the recipe is a flag, which holds for all points. A sweep that was stopped goes on.
+Sweeps:
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweeping:
+    """What `momentex sweep` is asked for."""
+
+    seeds: tuple[str, ...] = ()
+    """So many (5 are the seeds 0 to 4), or which ones: 3 7 11, or 1000:1020. Default: 3; 20 on digits."""
+    to: Path | None = None
+    """The folder of the sweep. Default: runs/sweep/NAME."""
+    on: str = "local"
+    """Where the runs are trained."""
+    sem: Sem = "plain"
+    """The standard error behind ±: s / √n, or that with s corrected for small samples, which the paper cites."""
+    workers: int | None = None
+    """So many runs side by side. Default: one for each idle core, or for each GPU."""
+    threads: int | None = None
+    """So many threads for each. Default: the cores, shared out."""
+    quiet: bool = False
+    """Tell nothing but the table."""
+    json: bool = False
+    """Tell the sweep and its table as a JSON object in place of the table."""
+    recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
+
+
+def sweep(arguments: Sequence[str]) -> None:
+    """Train a grid or a list of recipes, the paper's ablations among them: a table, a report."""
+    listed = "".join(f"- {named.name}: {named.title}\n" for named in ablations.names())
+    name, found, asked = asked_sweep(Sweeping, arguments, ABOUT + listed)
+    seeds = seeds_of(asked.seeds) if asked.seeds else tuple(range(_seeds(name)))
+    check_seeds(seeds)
+    folder = asked.to or Path("runs") / "sweep" / name_of_folder(name)
+    design = Swept(
+        sweep=found,
+        seeds=seeds,
+        sem=asked.sem,
+        split="validation" if found.points[0].recipe.data.validation else "test",
+        facts={"command": shlex.join(["momentex", "sweep", *arguments])},
+    )
+    swept = trained(design, folder, asked)
+    report = folder / "report.html"
+    report.write_text(html.page([document(swept)]), encoding="utf8")
+    if asked.json:
+        print(json_.dumps({"sweep": to_json(swept), "table": asdict(tabled(swept))}, indent=1))
+        return
+    print(markdown.of(document(swept), whole=False))
+    print(f"\nreport: {report}")
+
+
+def _seeds(name: str) -> int:
+    return next((named.seeds for named in ablations.names() if named.name == name), 3)
+
+
+def trained(design: Swept, folder: Path, asked: Sweeping) -> Swept:
+    """What came of the runs; those that are complete already are not run again."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError("a sweep starts its processes by itself, for all cores and GPUs: run it without torchrun.")
+    run = runner(asked.on)
+    store.check_folder(design.sweep, design.seeds, folder)
+    todo = store.jobs(design.sweep, design.seeds, folder)
+    lacking = {job.to.parent for job in todo if not is_complete(job)}  # the folders of points
+    if lacking:
+        from momentex.comparison.rehearsed import rehearse_each
+        from momentex.sweep.watch import watching
+
+        recipes = {point.name: point.recipe for point in design.sweep.points if folder / point.name in lacking}
+        rehearse_each(recipes, design.seeds[0], "the point")
+        store.write(folder, store.refreshed(design, folder))
+        try:
+            run(
+                todo,
+                workers=asked.workers,
+                threads=asked.threads,
+                watch=watching(asked.quiet or asked.json),
+                command=design.facts["command"],
+            )
+        finally:
+            store.write(folder, store.refreshed(design, folder))
+    found = store.refreshed(design, folder)
+    store.write(folder, found)
+    if all(outcome.failure is not None for outcome in found.outcomes):
+        reasons = dict.fromkeys(outcome.failure or "" for outcome in found.outcomes)
+        raise RunError(f"no run came to an end, so there is nothing to show: {'; '.join(reasons)}")
+    return found
