@@ -15,8 +15,8 @@ DOCS := $(VENV)/.installed-docs
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(DEV) ## train a small model on handwritten digits, with and without Moment Exchange
-	$(PY) examples/digits.py
+demo: $(DEV) ## compare Moment Exchange with its controls on handwritten digits
+	$(PY) -m momentex compare digits
 
 test: $(DEV) ## run the tests, the docstrings' examples and the documents' code
 	$(PY) -m pytest
@@ -44,7 +44,7 @@ docs: $(DOCS) ## build the documentation into site/
 
 clean: ## remove what the targets made, but for the environments
 	rm -rf dist site .hypothesis .pytest_cache .ruff_cache
-	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+	find src tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 # A half-made environment would pass for a whole one the next time, so it is removed.
 $(PY):

@@ -5,7 +5,7 @@ from 1000 on, which no table reports. The rule was written before the first run:
 
 0. Without exchange, on 100 images: the learning rate and the weight decay of the lowest mean error, so that the
    baseline is one that somebody has tuned. Every arm has them.
-1. All settings of the exchange (moments, site, λ, p) on 100 images, three seeds: the eight best go on.
+1. All settings of the exchange (moments, site, λ, p) on 100 images, two seeds: the six best go on.
 2. These on 50, 100 and 200 images, with five other seeds: the three best pairs of setting and size go on.
 3. These with sixteen other seeds: the best one is the recipe, whatever the sign of what it does.
 
@@ -52,8 +52,8 @@ SITES = ("layer1", "layer2", "layer3")
 LAMS = (0.9, 0.7, 0.5)
 PS = (0.5, 1.0)
 SIZE, SIZES = 100, (50, 100, 200)
-SEEDS = (range(1000, 1006), range(1000, 1003), range(1003, 1008), range(1008, 1024))
-GO_ON = (8, 3)
+SEEDS = (range(1000, 1006), range(1000, 1002), range(1002, 1007), range(1007, 1023))
+GO_ON = (6, 3)
 
 
 def main() -> None:
@@ -114,10 +114,6 @@ class Setting:
     @property
     def exchange(self) -> Exchange | None:
         return Exchange(over=over(self.over), layer=self.layer, lam=self.lam, p=self.p) if self.over else None
-
-    @property
-    def baseline(self) -> Setting:
-        return Setting(train_size=self.train_size, lr=self.lr, weight_decay=self.weight_decay)
 
     def recipe(self, exchange: Exchange | None) -> Recipe:
         """On images that are held out, evaluated at the end."""

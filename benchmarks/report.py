@@ -1,28 +1,59 @@
-"""Write the measured costs into the README, between its two markers: python -m benchmarks.report."""
+"""Write what was measured into the README, each block between its markers: python -m benchmarks.report [BLOCK …]."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.keep import read
+from momentex.comparison.analysis import analyse
+from momentex.comparison.result import Comparison
+from momentex.report import markdown
+from momentex.report.compared import document
+from momentex.report.document import Table
+
+FACTS = ("hardware", "threads of a run", "torch")
 ROOT = Path(__file__).parent.parent
-MARKERS = ("<!-- costs -->", "<!-- /costs -->")
 
 
 def main() -> None:
-    found = [json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks/results").glob("*.json"))]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("blocks", nargs="*", help=f"{' or '.join(BLOCKS)}; all of them by default")
     readme = ROOT / "README.md"
-    readme.write_text(filled(readme.read_text(), costs(found)))
+    text = readme.read_text(encoding="utf8")
+    for name in parser.parse_args().blocks or BLOCKS:
+        text = filled(text, name, BLOCKS[name]())
+    readme.write_text(text, encoding="utf8")
 
 
-def filled(text: str, table: str) -> str:
-    """`text` with `table` between the markers."""
-    before, rest = text.split(MARKERS[0])
-    _, after = rest.split(MARKERS[1])
-    return f"{before}{MARKERS[0]}\n{table}\n{MARKERS[1]}{after}"
+BLOCKS: dict[str, Callable[[], str]] = {
+    "costs": lambda: costs(
+        json.loads(p.read_text("utf8")) for p in sorted((ROOT / "benchmarks/results").glob("*.json"))
+    ),
+    "digits": lambda: compared(read(ROOT / "results/digits.json")),
+}
+
+
+def filled(text: str, name: str, block: str) -> str:
+    """`text` with `block` between the markers of this name."""
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, rest = text.split(start)
+    _, after = rest.split(end)
+    return f"{before}{start}\n{block}\n{end}{after}"
+
+
+def compared(comparison: Comparison) -> str:
+    """The first table of a comparison's report, and its verdicts."""
+    found = document(comparison, analyse(comparison))
+    table = next(part for part in found.sections[0].parts if isinstance(part, Table))
+    claims = [f"- {markdown.text(claim.text)}" for claim in found.lead]
+    where = "; ".join(f"{name} {comparison.facts[name]}" for name in FACTS if name in comparison.facts)
+    about = f"{markdown.text(found.about)}. {table.caption} Measured with `{comparison.facts['command']}` ({where})."
+    return "\n".join([*claims, "", markdown.table(table), "", f"<sub>{about}</sub>"])
 
 
 def costs(found: Iterable[dict[str, Any]]) -> str:

@@ -61,7 +61,8 @@ def described(arm: str, recipe: Recipe) -> Arm:
     """The arm as tables have it, with the paper's number if this is a recipe that has one."""
     parts = known.methods(arm)
     what = " Then: ".join(method.what for method in parts)
-    return Arm(name=arm, title=known.title(arm), what=what, paper=reported(recipe))
+    how = f" {known.setting(recipe.exchange)}." if recipe.exchange else ""
+    return Arm(name=arm, title=known.title(arm), what=f"{what}{how}", paper=reported(recipe))
 
 
 def reported(recipe: Recipe) -> tuple[float, float | None] | None:

@@ -137,6 +137,26 @@ def spoken(paper: Reported) -> str:
     return f"{paper.error:.2f}" if paper.sem is None else f"{paper.error:.2f} ± {paper.sem:.2f}"
 
 
+def setting(exchange: Exchange) -> str:
+    """How an exchange is set.
+
+    >>> from momentex.over import GN
+    >>> setting(Exchange(over=GN(4), layer="layer2", lam=0.7))
+    'λ = 0.7, p = 0.5, GN(4) at the input of layer2'
+    >>> setting(Exchange()), setting(Exchange(features=False))
+    ('λ = 0.9, p = 0.5, PONO at the input of the first stage', 'λ = 0.9, p = 0.5')
+    """
+    numbers = f"λ = {exchange.lam:g}, p = {exchange.p:g}"
+    if not exchange.features:
+        return numbers
+    over, groups = exchange.over, getattr(exchange.over, "groups", 1)
+    words = [
+        f"{type(over).__name__}{f'({groups})' if groups > 1 else ''}",
+        *([f"({over.only} alone)"] if over.only else []),
+    ]
+    return f"{numbers}, {' '.join(words)} at the {exchange.where} of {exchange.layer or 'the first stage'}"
+
+
 # --- the arms of a comparison ----------------------------------------------------------------------------------------
 
 
@@ -190,7 +210,7 @@ ARMS: dict[str, Method] = {
     ),
     "moex_paper": Method(
         title="MoEx as the paper advises",
-        what="Moment Exchange with PONO, λ = 0.9, p = 0.5, before the first stage.",
+        what="Features are exchanged and labels mixed, set as the paper advises.",
         field="exchange",
         value=lambda asked: Exchange(),
     ),
