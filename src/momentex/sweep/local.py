@@ -46,7 +46,7 @@ def run_local(
         watch.start([jobs[number] for number in todo], len(ended), side_by_side)
         shop = _Shop(jobs, todo, side_by_side, _Terms(each, tuple(names), command), watch)
         try:
-            with _interrupted_by_all_signals():
+            with interrupted_by_all_signals():
                 ended |= shop.run()
         finally:
             shop.close()
@@ -55,7 +55,7 @@ def run_local(
 
 
 @contextmanager
-def _interrupted_by_all_signals() -> Iterator[None]:
+def interrupted_by_all_signals() -> Iterator[None]:
     """SIGTERM and a terminal that goes away are as Ctrl-C."""
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
