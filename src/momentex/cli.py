@@ -167,6 +167,13 @@ def sweep(arguments: Sequence[str]) -> None:
     verb.sweep(arguments)
 
 
+def report(arguments: Sequence[str]) -> None:
+    """Tell what came of runs: a page to look at, markdown or LaTeX."""
+    from momentex.verbs import report as verb
+
+    verb.report(arguments)
+
+
 def evaluate(arguments: Sequence[str]) -> None:
     """Measure the weights of a run again."""
     from momentex import flags
@@ -303,6 +310,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "compare": compare,
     "sweep": sweep,
+    "report": report,
     "evaluate": evaluate,
     "recipes": recipes,
     "data": data,

@@ -24,12 +24,33 @@ def gather(folder: Path) -> Comparison:
     folder = Path(folder)
     if (stored := store.read(folder)) is not None:
         return refreshed(stored, folder)
+    return _of_runs(folder.resolve().name, _groups(dict.fromkeys(_runs(folder), folder)))
+
+
+def gather_all(folders: Sequence[Path]) -> list[Comparison]:
+    """Every comparison that lies in these folders, however deep; and one of all runs that belong to none of them."""
+    stored: dict[Path, Path] = {}
+    loose: dict[Path, tuple[Path, Path]] = {}
+    for folder in folders:
+        mine = sorted(path.parent for path in folder.rglob(store.FILE))
+        runs = _runs(folder) if folder not in mine and (not mine or any(folder.rglob(RECIPE))) else list[Path]()
+        stored |= {place.resolve(): place for place in mine}
+        loose |= {run.resolve(): (run, folder) for run in runs if not any(place in run.parents for place in mine)}
+    comparisons = [gather(place) for place in stored.values()]
+    if loose:
+        rooted = dict(loose.values())
+        title = " and ".join(dict.fromkeys(folder.resolve().name for folder in rooted.values()))
+        comparisons.append(_of_runs(title, _groups(rooted)))
+    return comparisons
+
+
+def _runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise RunError(f"{folder} is no folder: name that of a comparison, or one with run directories in it.")
     runs = sorted(path.parent for path in folder.rglob(RECIPE))
     if not runs:
-        raise RunError(f"{folder} holds neither a comparison (comparison.json) nor any run directory ({RECIPE}).")
-    return _of_runs(folder, _groups(folder, runs))
+        raise RunError(f"{folder} holds neither a comparison ({store.FILE}) nor any run directory ({RECIPE}).")
+    return runs
 
 
 def refreshed(stored: Comparison, folder: Path) -> Comparison:
@@ -69,12 +90,16 @@ class Group:
     runs: Mapping[int, Path]
 
 
-def _groups(folder: Path, runs: Sequence[Path]) -> list[Group]:
+def _groups(runs: Mapping[Path, Path]) -> list[Group]:
+    """Of runs, each with the folder in which it was looked for."""
     found: dict[str, dict[int, Path]] = {}
     recipes: dict[str, tuple[Path, Recipe]] = {}
-    for run in runs:
+    several = len(set(runs.values())) > 1
+    for run, folder in runs.items():
         above = run.parent if run.name.startswith("seed-") else run
-        name = above.resolve().name if above in (folder, folder.parent) else above.relative_to(folder).as_posix()
+        inner = above in (folder, folder.parent)
+        name = above.resolve().name if inner else above.relative_to(folder).as_posix()
+        name = name if inner or not several else f"{folder.resolve().name}/{name}"
         recipe = Record(run).recipe()
         first, before = recipes.setdefault(name, (run, recipe))
         if lines := differences(replace(before, seed=0), replace(recipe, seed=0)):
@@ -96,7 +121,7 @@ def _groups(folder: Path, runs: Sequence[Path]) -> list[Group]:
     return sorted(groups, key=lambda group: _kind(group.recipe) != "baseline")
 
 
-def _of_runs(folder: Path, groups: Sequence[Group]) -> Comparison:
+def _of_runs(title: str, groups: Sequence[Group]) -> Comparison:
     apart = _beyond_arms(groups)
     groups = groups if apart else _by_arm(groups)
     names = [group.name for group in groups]
@@ -111,7 +136,7 @@ def _of_runs(folder: Path, groups: Sequence[Group]) -> Comparison:
     found = (outcome(g.name, run, replace(g.recipe, seed=seed)) for g in groups for seed, run in g.runs.items())
     outcomes = tuple(one for one in found if one is not None)
     return Comparison(
-        title=folder.resolve().name,
+        title=title,
         arms=tuple(_arm(group) for group in groups),
         seeds=tuple(sorted({seed for group in groups for seed in group.runs})),
         outcomes=outcomes,

@@ -24,6 +24,7 @@ from momentex.report.document import (
 )
 
 TONES: dict[str, Tone] = {"better": "good", "worse": "bad", "not distinguishable": "open", "unknown": "none"}
+KNOW = "What to know"
 FIRST = ("error", "nll", "calibration")  # of the metrics of our own runs, what the first table has
 
 
@@ -34,7 +35,7 @@ def document(comparison: Comparison, analysis: Analysis) -> Document:
         Section(title="Results", parts=(_table(comparison, analysis), *figures.runs(comparison, analysis))),
         *_differences(comparison, analysis, named),
         *_curves(comparison),
-        Section(title="What to know", parts=(Items(analysis.notes),)),
+        Section(title=KNOW, parts=(Items(analysis.notes),)),
         Section(title="What was run", parts=tuple(_run(comparison))),
         *_more(comparison, analysis),
     )
@@ -118,6 +119,8 @@ def _joined(
 def _caption(comparison: Comparison, analysis: Analysis) -> str:
     best = any(row.best for row in analysis.rows)
     when = "After the last epoch, unless the best one is named. " if best else ""
+    if any(row.failures for row in analysis.rows):
+        when = f"{when}Why some seeds have no numbers is told under “{KNOW}”. "
     if len(comparison.seeds) == 1:
         return f"{when}One seed, and so no standard error."
     which = "plain, s / √n" if comparison.sem == "plain" else "with the small-sample correction of s"

@@ -55,7 +55,9 @@ def runs(comparison: Comparison, analysis: Analysis) -> Iterator[Figure]:
             title=f"{what[0].upper()}{what[1:]}",
             alt="; ".join(f"{row.name} {row.told}" for row in rows),
             svg=strips(rows, alt=what),
-            caption="A dot for each seed; the bar is the mean ± its standard error.",
+            caption="A dot for each seed; the bar is the mean ± its standard error."
+            if any(row.low is not None for row in rows)
+            else "One seed: a dot for each arm.",
         )
 
 

@@ -48,7 +48,11 @@ def page(documents: Sequence[Document]) -> str:
         tag("link", rel="icon", href="data:,"),
         tag("style", Markup(STYLE.read_text(encoding="utf8"))),
     )
-    body = tag("body", *(tag("article", of(found)) for found in documents))
+    several = len(documents) > 1
+    links = (tag("li", tag("a", found.title, href=f"#{place}")) for place, found in enumerate(documents, 1))
+    contents = tag("nav", tag("ul", *links), aria_label="contents") if several else ""
+    articles = (tag("article", of(found), id=str(place)) for place, found in enumerate(documents, 1))
+    body = tag("body", contents, tag("main", *articles))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
