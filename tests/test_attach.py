@@ -55,6 +55,14 @@ def test_a_module_in_place_of_its_name_is_refused_and_says_that_a_name_is_needed
     assert hooks(model) == 0
 
 
+@pytest.mark.parametrize("layer", [None, 5, ["layer1", 5], iter(["layer1"])], ids=str)
+def test_a_layer_that_is_no_name_is_refused(layer) -> None:
+    model = net()
+    with pytest.raises(LayerNotFound, match=r"layer is a \w+; give its name, as in model\.named_modules"):
+        MomentExchange(model, layer)
+    assert hooks(model) == 0
+
+
 def test_a_module_with_two_names_is_found_under_both() -> None:
     model = net()
     model.alias = model.layer1

@@ -209,9 +209,9 @@ def test_the_names_for_type_checkers_are_the_names_that_are_resolved() -> None:
 
 
 @pytest.mark.parametrize("name", momentex.__all__)
-def test_every_public_name_is_defined_in_the_module_that_is_said_to_be_its_home(name: str) -> None:
+def test_every_public_name_has_its_home_in_the_module_that_is_said_and_a_docstring_with_an_example(name: str) -> None:
     assert getattr(momentex, name).__module__ == f"momentex.{momentex._HOME[name]}"
-    assert getattr(momentex, name).__doc__
+    assert ">>> " in getattr(momentex, name).__doc__  # an example, which the tests run
     assert name in dir(momentex)
 
 

@@ -264,6 +264,18 @@ def test_index_and_plan_together_are_refused() -> None:
         moex(batch().y, index=rolled(6), plan=plan())
 
 
+def test_a_plan_that_is_none_is_refused() -> None:
+    _, moex = attached()
+    with pytest.raises(PairingError, match=r"plan is a Tensor; it must be a Plan: `moex\.plan` is the last one"):
+        moex(batch().y, plan=rolled(6))
+
+
+@pytest.mark.parametrize("seed", [None, 1.0, "1"])
+def test_a_seed_that_is_no_whole_number_is_refused(seed) -> None:
+    with pytest.raises(OutOfRange, match=f"seed is {seed!r}; it must be a whole number, of which every plan"):
+        attached(seed=seed)
+
+
 def test_a_plan_for_another_layer_is_refused_with_the_layers_there_are() -> None:
     _, moex = attached()
     with pytest.raises(LayerNotFound, match=r"plan is for layer 'layer2'; attached are \('layer1',\)"):
@@ -287,6 +299,7 @@ def test_a_plan_with_a_lam_of_another_length_is_refused_and_leaves_nothing_armed
 
 
 BAD_MASK = {
+    "a list": ([[1, 0]] * 6, r"mask is a list; it must be a tensor: \(batch, \*space\), true where an element"),
     "no space": (torch.ones(6, dtype=torch.bool), "mask is torch.bool .6,. for 6 labels"),
     "another batch": (torch.ones(5, 6, 6, dtype=torch.bool), r"mask is torch.bool \(5, 6, 6\) for 6 labels"),
     "floats": (torch.ones(6, 6, 6), r"mask is torch.float32 .*it must be bool \(batch, \*space\)"),
@@ -320,6 +333,7 @@ def test_a_mask_with_positional_moments_is_refused_and_others_are_advised() -> N
 BAD_SETS = {
     "floats": torch.zeros(12),
     "bools": torch.zeros(12, dtype=torch.bool),
+    "a list": [0] * 12,
     "two axes": torch.zeros(12, 1, dtype=torch.int64),
     "more sets than labels": torch.arange(12),
     "negative": torch.arange(12) - 8,

@@ -111,6 +111,16 @@ REFUSED = {
         lambda: normalize(TOKENS, LN(), channel_dim=-1, batch_dim=1, mask=torch.ones(4, 7, dtype=torch.bool)),
         r"mask \(4, 7\) does not fit .* = \(7, 6, 4\); it must be \(batch, \*space\) = \(7, 4\)",
     ),
+    "mask of lists": (
+        ShapeError,
+        lambda: normalize(TOKENS, LN(), mask=[[1] * 6] * 4),
+        r"mask is a list; it must be a tensor: \(batch, \*space\), true where an element counts\.",
+    ),
+    "batch of a list": (
+        ShapeError,
+        lambda: normalize(POINTS, LN(), batch=[0, 0, 1, 1, 1]),
+        r"batch is a list; it must be a tensor: \(points,\) whole numbers, the set that each point belongs to\.",
+    ),
     "mask of floats": (
         ShapeError,
         lambda: normalize(IMAGE, LN(), mask=torch.ones(4, 3, 2)),

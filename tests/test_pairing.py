@@ -101,6 +101,16 @@ def test_what_belongs_to_single_samples_does_not_ignore_the_rank():
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
+def test_a_default_device_of_the_user_changes_no_plan(policy):
+    here = _draw(policy)
+    with torch.device("meta"):
+        there = _draw(policy)
+    assert there.index.equal(here.index)
+    assert torch.as_tensor(there.lam).equal(torch.as_tensor(here.lam))
+    assert (there.layer, there.on) == (here.layer, here.on)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
 def test_drawing_leaves_the_global_generators_alone(policy):
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     for step in range(5):

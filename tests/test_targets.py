@@ -81,6 +81,20 @@ def test_labels_are_those_of_the_samples_themselves(lam):
     assert Targets(LABELS).mixed_with(INDEX, lam).labels is LABELS
 
 
+def test_multi_hot_rows_may_be_truth_values():
+    hot = torch.tensor([[True, False, True], [False, False, True]])
+    index = torch.tensor([1, 0])
+    rows = Targets(hot).mixed_with(index, 0.75).probabilities(3)
+    assert_close(rows, Targets(hot.float()).mixed_with(index, 0.75).probabilities(3), torch.float32)
+
+
+def test_the_mean_under_soft_labels_does_not_ask_for_the_default_device():
+    rows = LOGITS.softmax(1)
+    expected = Targets(rows).cross_entropy(LOGITS)
+    with torch.device("meta"):
+        assert Targets(rows).cross_entropy(LOGITS).equal(expected)
+
+
 def test_lambda_of_one_is_no_mixing():
     targets = Targets(LABELS)
     assert targets.mixed_with(INDEX, 1.0) is targets

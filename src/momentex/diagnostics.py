@@ -56,7 +56,11 @@ class Strength:
 @dataclass(frozen=True)
 class Diagnostics:
     """Shares since the last reset, of same-class pairs over the last 64 exchanges; None where nothing is known (labels
-    without classes, compiled sites)."""
+    without classes, compiled sites).
+
+    >>> Diagnostics(100, 0.5, 0.48, 0.04, same_class_pairs=0.1, strength=None).flat()["exchanged_samples"]
+    0.48
+    """
 
     steps: int
     exchanged_steps: float

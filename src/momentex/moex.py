@@ -26,9 +26,21 @@ from momentex.errors import (
     did_you_mean,
 )
 from momentex.exchange import Form, How
-from momentex.opened import count_sets, enough_positions
+from momentex.opened import MASK, SETS, check_tensor, count_sets, enough_positions
 from momentex.over import PONO, Over
-from momentex.pairing import Lam, Pairing, Per, Plan, Policy, check_index, check_lam, check_pairing, check_per, sit_out
+from momentex.pairing import (
+    Lam,
+    Pairing,
+    Per,
+    Plan,
+    Policy,
+    check_index,
+    check_lam,
+    check_pairing,
+    check_per,
+    check_seed,
+    sit_out,
+)
 from momentex.replay import Block, keep, when_backward_ends
 from momentex.targets import Targets, checked_lam
 
@@ -96,7 +108,7 @@ class MomentExchange:
         check_pairing(pairing)
         check_per(per)
         self.enabled = True
-        self.seed, self.step, self.rank = seed, 0, rank
+        self.seed, self.step, self.rank = check_seed(seed), 0, rank
         self.pairing: Pairing = pairing
         self.per: Per = per
         self.plan: Plan | None = None  # the last one
@@ -108,7 +120,7 @@ class MomentExchange:
         self._last_exchange: Hook | None = None
         self._tally = Tally()
         self._warned = False
-        self._attach(model, (layer,) if isinstance(layer, (str, nn.Module)) else tuple(layer), where, select)
+        self._attach(model, _names(layer), where, select)
 
     def _attach(self, model: nn.Module, layers: tuple[str, ...], where: Where, select: Select) -> None:
         if not layers or len(set(layers)) != len(layers):
@@ -174,6 +186,11 @@ class MomentExchange:
     ) -> None:
         if index is not None and plan is not None:
             raise PairingError("both index= and plan= were given; a plan has its index already.")
+        if plan is not None and not isinstance(plan, Plan):
+            raise PairingError(f"plan is a {type(plan).__name__}; it must be a Plan: `moex.plan` is the last one.")
+        for name, given, meaning in (("mask", mask, MASK), ("batch", batch, SETS)):
+            if given is not None:
+                check_tensor(name, given, meaning)
         given = plan.index if plan is not None else index
         if given is not None:
             check_index(given)
@@ -202,7 +219,10 @@ class MomentExchange:
         self.seed, self.step = int(state["seed"]), int(state["step"])
 
     def remove(self) -> None:
-        """Take the hooks off the model, for pickling it or torch.jit.script."""
+        """Take the hooks off the model, for pickling it or torch.jit.script.
+
+        Call backward first: a checkpointed pass that runs again without its hook would run without its exchange.
+        """
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -356,6 +376,12 @@ class Step:
                 MomentexWarning,
                 stacklevel=3,
             )
+
+
+def _names(layer: str | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(layer, str) or not isinstance(layer, Sequence):  # what is neither is refused by name
+        return (layer,)
+    return tuple(layer)
 
 
 def _rank() -> int:

@@ -16,6 +16,9 @@ from torch import Tensor
 from momentex.errors import FeatureError, GroupError, OutOfRange, PairingError, ShapeError
 from momentex.over import IN, Over, check_over
 
+MASK = "(batch, *space), true where an element counts"
+SETS = "(points,) whole numbers, the set that each point belongs to"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -111,10 +114,14 @@ class Opened(NamedTuple):
     prefix: Tensor | None
 
     def close(self, v: Tensor) -> Tensor:
-        h = v.flatten(1, 2)
-        if self.prefix is not None:
-            h = torch.cat([self.prefix, h], dim=2)
-        return h if self.axes == (0, 1) else h.movedim((0, 1), self.axes)
+        h = self._in_order(v.flatten(1, 2))
+        if self.prefix is None:
+            return h
+        (positions,) = {0, 1, 2} - {*self.axes}
+        return torch.cat([self._in_order(self.prefix), h], dim=positions)  # in this order: strides are then as before
+
+    def _in_order(self, f: Tensor) -> Tensor:
+        return f if self.axes == (0, 1) else f.movedim((0, 1), self.axes)
 
 
 def open_features(
@@ -214,8 +221,15 @@ def _sample_first(
     return f, prefix, None if mask is None else mask[:, layout.skip :], axes
 
 
+def check_tensor(name: str, value: object, meaning: str) -> None:
+    """Raise unless `value` is a tensor."""
+    if not isinstance(value, Tensor):
+        raise ShapeError(f"{name} is a {type(value).__name__}; it must be a tensor: {meaning}.")
+
+
 def _checked_mask(f: Tensor, mask: Tensor) -> Tensor:
     needed = (f.shape[0], *f.shape[2:])
+    check_tensor("mask", mask, MASK)
     if tuple(mask.shape) != needed:
         raise ShapeError(
             f"mask {tuple(mask.shape)} does not fit features (batch, channels, *space) = {tuple(f.shape)}; it must be "
@@ -227,6 +241,7 @@ def _checked_mask(f: Tensor, mask: Tensor) -> Tensor:
 
 
 def _check_batch(f: Tensor, batch: Tensor, layout: Layout, mask: Tensor | None) -> None:
+    check_tensor("batch", batch, SETS)
     if f.ndim != 2 or mask is not None or layout.skip:
         raise ShapeError(
             f"a batch vector makes features (all points, channels), without mask or skip; given {tuple(f.shape)}"

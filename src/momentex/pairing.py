@@ -19,6 +19,7 @@ from momentex.errors import OutOfRange, PairingError, check_fraction, did_you_me
 
 Pairing: TypeAlias = Literal["permutation", "derangement", "other_class", "same_class"]
 Per: TypeAlias = Literal["batch", "sample"]
+CPU = torch.device("cpu")  # said everywhere, since users set other default devices
 PAIRINGS: tuple[Pairing, ...] = ("permutation", "derangement", "other_class", "same_class")
 
 
@@ -48,8 +49,8 @@ class Beta:
     def draw(self, generator: torch.Generator, size: int) -> Tensor:
         # From two Gammas, of which torch.distributions has none with a generator, and in logarithms: with small
         # parameters both underflow. Gamma(a) is Gamma(a + 1) · U^(1/a).
-        shape = torch.tensor(self._parameters, dtype=torch.float64).expand(size, 2)
-        uniform = torch.rand(size, 2, dtype=torch.float64, generator=generator)
+        shape = torch.tensor(self._parameters, dtype=torch.float64, device=CPU).expand(size, 2)
+        uniform = torch.rand(size, 2, dtype=torch.float64, generator=generator, device=CPU)
         logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
         return (logs[:, 0] - logs[:, 1]).sigmoid()
 
@@ -66,6 +67,9 @@ class Plan:
     layer   where it happens
     on      False if the coin said no: the plain step, and index is the identity
     asked   of how many samples the coin said yes (all, if None); those of them that keep themselves are self pairs
+
+    >>> Plan(torch.tensor([1, 0, 2]), lam=0.9, layer="layer1")  # the first two exchange, the third takes no part
+    Plan(index=tensor([1, 0, 2]), lam=0.9, layer='layer1', on=True, asked=None)
     """
 
     index: Tensor
@@ -82,7 +86,7 @@ def stream(seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
     tensor([True])
     """
     key = hashlib.blake2b(f"{seed}/{step}/{name}/{rank}".encode(), digest_size=4).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key, "little"))
+    return torch.Generator(CPU).manual_seed(int.from_bytes(key, "little"))
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,14 @@ class Policy:
         """The plan of this step for a batch of `size`. `index` is a pairing that is already decided."""
         layer = self.layers[0]
         if len(self.layers) > 1:
-            layer = self.layers[int(torch.randint(len(self.layers), (), generator=stream(seed, step, "layer")))]
-        me = torch.arange(size)
+            drawn = torch.randint(len(self.layers), (), generator=stream(seed, step, "layer"), device=CPU)
+            layer = self.layers[int(drawn)]
+        me = torch.arange(size, device=CPU)
         if self.per == "batch":
-            coin = torch.rand((), generator=stream(seed, step, "coin")) < self.p
+            coin = torch.rand((), generator=stream(seed, step, "coin"), device=CPU) < self.p
             takes_part, on = coin.expand(size), bool(coin)
         else:
-            takes_part = torch.rand(size, generator=stream(seed, step, "coin", rank)) < self.p
+            takes_part = torch.rand(size, generator=stream(seed, step, "coin", rank), device=CPU) < self.p
             on = self.p > 0
         if not on or size < 2:  # a batch of one exchanges nothing and mixes nothing
             return Plan(me, 1.0, layer, on=False)
@@ -158,20 +163,20 @@ def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor
     tensor([2, 2])
     """
     check_pairing(pairing)
+    me = torch.arange(size, device=CPU)
     if size < 2:
-        return torch.arange(size)
+        return me
     if pairing == "permutation":
-        return torch.randperm(size, generator=generator)
-    me = torch.arange(size)
+        return torch.randperm(size, generator=generator, device=CPU)
     if pairing == "derangement":
         index = me
         while bool((index == me).any()):  # accepted once in e ≈ 2.7 tries; uniform over derangements
-            index = torch.randperm(size, generator=generator)
+            index = torch.randperm(size, generator=generator, device=CPU)
         return index
     same = _classes(labels, size, pairing)
     same = same[:, None] == same[None, :]
     allowed = same & (me[:, None] != me) if pairing == "same_class" else ~same
-    index = torch.rand(size, size, generator=generator).masked_fill_(~allowed, -1).argmax(1)
+    index = torch.rand(size, size, generator=generator, device=CPU).masked_fill_(~allowed, -1).argmax(1)
     return torch.where(allowed.any(1), index, me)
 
 
@@ -212,6 +217,12 @@ def check_pairing(pairing: str) -> None:
 def check_per(per: str) -> None:
     if per not in ("batch", "sample"):
         raise PairingError(f"per is {per!r}; it is 'batch' (one draw for all) or 'sample' (one for each).")
+
+
+def check_seed(seed: int) -> int:
+    if not isinstance(seed, int):
+        raise OutOfRange(f"seed is {seed!r}; it must be a whole number, of which every plan is a function.")
+    return seed
 
 
 def check_lam(lam: Lam) -> Lam:

@@ -125,7 +125,10 @@ class Targets:
         return total
 
     def probabilities(self, num_classes: int) -> Tensor:
-        """The combination as one tensor with a class axis at 1: for criteria that take soft targets."""
+        """The combination as one tensor with a class axis at 1: for criteria that take soft targets.
+
+        Floats and truth values are rows over the classes already (soft, multi-hot); whole numbers are class indices.
+        """
         total: Tensor | None = None
         for labels, weight in self.terms:
             rows = _one_hot(labels, num_classes)
@@ -193,7 +196,8 @@ def _cross_entropy_term(
             )
         soft = labels * (1 - smoothing) + smoothing / log_p.shape[1]
         scaled = log_p if class_weight is None else log_p * _along_classes(class_weight, log_p)
-        losses, count = -(soft * scaled).sum(1), torch.as_tensor(log_p.numel() / log_p.shape[1])
+        losses = -(soft * scaled).sum(1)
+        count = losses.new_full((), losses.numel())
     else:
         losses = F.nll_loss(log_p, labels, weight=class_weight, ignore_index=ignore_index, reduction="none")
         valid = labels != ignore_index
@@ -214,13 +218,13 @@ def _along_classes(class_weight: Tensor, logits: Tensor) -> Tensor:
 
 
 def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
-    if labels.is_floating_point():
+    if labels.is_floating_point() or labels.dtype == torch.bool:
         if labels.ndim < 2 or labels.shape[1] != num_classes:
             raise TargetError(
                 f"labels {labels.dtype} {tuple(labels.shape)} are no probabilities over {num_classes} classes; use "
                 "loss(criterion, output), which combines losses instead of labels."
             )
-        return labels
+        return labels if labels.is_floating_point() else labels.to(torch.get_default_dtype())
     look = labels.numel() and looks_are_free(labels)
     low, high = (int(labels.min()), int(labels.max())) if look else (0, 0)
     if low < 0 or high >= num_classes:
