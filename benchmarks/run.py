@@ -1,6 +1,7 @@
 """`make bench`: measure everything, print every bar and whether it holds, write one JSON file.
 
 python -m benchmarks.run                     everything on the CPU, about 15 minutes
+python -m benchmarks.report costs            then: what was measured, into the README
 python -m benchmarks.run --quick             the smallest shape only
 python -m benchmarks.run --device cuda
 python -m benchmarks.run --only step
@@ -37,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {
         "machine": machine(options.device),
-        "command": " ".join(["benchmarks.run", *sys.argv[1:]]),
+        "command": _command(sys.argv[1:]),
     }
     print(*(f"{name}: {value}" for name, value in results["machine"].items()), sep="\n", flush=True)
     for part in options.only:
@@ -49,6 +50,14 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(_rounded(results), indent=1) + "\n")
     print(f"\nwritten to {out}")
+
+
+def _command(arguments: list[str]) -> str:
+    """What measures this again, wherever it was written to."""
+    if "--out" in arguments:
+        at = arguments.index("--out")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    return " ".join(["benchmarks.run", *arguments])
 
 
 def run(part: str, options: argparse.Namespace) -> dict[str, Any]:
