@@ -26,8 +26,9 @@ check: $(DEV) ## check format, lint and types
 	$(PY) -m ruff check .
 	$(PY) -m pyrefly check --python-interpreter-path $(PY)
 
-bench: $(DEV) ## measure the operator and the training step
+bench: $(DEV) ## measure the operator, the training step and the training loop
 	$(PY) -m benchmarks.run
+	$(PY) -m benchmarks.loop
 
 mutants: $(DEV) ## plant known faults and see that a test catches each
 	$(PY) tests/mutants.py

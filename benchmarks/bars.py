@@ -12,6 +12,10 @@ STEP = {"eager": 0.08, "compiled": 0.04}  # of a ResNet-20 step in float32 at p 
 PEAK = 3.0  # × the features
 FLOAT32_ERROR = 1e-5  # of values and gradients, maximum over root mean square
 IMPORT_SECONDS = 0.15
+LOOP = 1.05  # × the bare step: data and metrics
+CONVENTIONAL = 1.7  # images per second, × the conventional loop, where the CPU computes in bfloat16
+LOOP_STEP = {"moex": 0.10, "moex compiled": 0.06}  # of the loop's own step, bfloat16 channels_last, at p = 1
+SAVING = 0.02  # of an epoch of CIFAR-10
 SHIFTED = "100 + normal"
 PARTS = ("value", "gradient")
 
@@ -40,6 +44,28 @@ class Bar:
 def judge(results: dict[str, Any]) -> list[Bar]:
     """Every bar for which there are results."""
     return [bar for part in (_operator, _step, _memory, _accuracy, _import) for bar in part(results)]
+
+
+def judge_loop(results: dict[str, Any]) -> Iterator[Bar]:
+    """The bars of the training loop, whose results are a file of their own."""
+    row = results["loop"]
+    believed = row["counted"]
+    yield _timed("training loop, × bare step", LOOP, [(row["loop_to_bare"]["median"], believed)], "{:.3f}")
+    faster = row["conventional_to_loop"]["median"]
+    fast = believed and "bf16" in results["machine"]["cpu"]
+    yield Bar(
+        "images per second, × conventional loop",
+        f"≥ {CONVENTIONAL}",
+        f"{faster:.2f}",
+        int(fast and faster >= CONVENTIONAL),
+        int(fast),
+        int(not fast),
+    )
+    for name, limit in LOOP_STEP.items():
+        overhead = (row["overhead"][name]["median"], believed)
+        yield _timed(f"training loop, {name} at p = 1, overhead", limit, [overhead], "{:+.1%}")
+    saving = (row["saving"]["of_an_epoch"], believed)
+    yield _timed("checkpoint after every epoch, of an epoch", SAVING, [saving], "{:.2%}")
 
 
 def _operator(results: dict[str, Any]) -> Iterator[Bar]:

@@ -1,277 +1,240 @@
 """The training loop of `cifar10.resnet20`: against the bare step, the conventional loop, with the exchange, and saving.
 
-python -m benchmarks.loop                    # writes benchmarks/results/loop-cpu.json, about six minutes on two cores
+python -m benchmarks.loop                          # writes benchmarks/results/loop.json, a few minutes on two cores
+python -m benchmarks.loop --rounds 5 --out /tmp/loop.json
 
-All numbers are ratios within one round of one process. The images are random bytes in CIFAR-10's shapes: what an image
+All ratios are of times within one round of one process. The images are random bytes in CIFAR-10's shapes: what an image
 shows does not change how long it takes.
 
     bare           forward, backward and update on a batch that lies in memory, in bfloat16 and channels_last
-    loop           momentex's loop: drawing, cropping, mirroring, normalizing, schedule, metrics, the same step
+    loop           momentex's loop: drawing, cropping, mirroring, normalizing, schedule, loss and log, the same step
     conventional   torchvision's PIL transforms in a DataLoader with two workers, float32, NCHW, eager
-    moex           loop with Moment Exchange at p = 1; `compiled`: with its operator compiled
+    moex           loop with Moment Exchange at p = 1; `moex compiled`: with its operator compiled
+    loop again     loop: what the measurement can tell
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
-import shutil
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import v2
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torchvision import transforms
 
-from benchmarks.measure import machine
+from benchmarks.bars import judge_loop
+from benchmarks.measure import interleaved, machine
+from benchmarks.run import RESULTS, rounded, show
 from momentex import models
-from momentex.data import Arrays, Augment, Evaluation, Form, Normalize, Resident, evaluation_batches
+from momentex.data import Arrays, Augment, Form, Resident
 from momentex.pairing import stream
 from momentex.recipes import find
-from momentex.train import engine
-from momentex.train.images import CIFAR, ImageBatches, classification_metrics
+from momentex.train.engine import train_epoch
+from momentex.train.images import CIFAR, ImageBatches
+from momentex.train.interruption import Interruption
 from momentex.train.place import Place
+from momentex.train.progress import Lines
 from momentex.train.recipe import Exchange, Recipe
 from momentex.train.record import Record
-from momentex.train.task import Task
+from momentex.train.run import prepare
+from momentex.train.savepoint import save, save_best
+from momentex.train.task import Batch, Batches, Task
 
-RESULTS = Path(__file__).parent / "results"
-BATCH = 128
-BARS = {"loop": 1.05, "conventional": 1.7, "saving": 0.02}
-HELD = {"moex": 0.08, "moex compiled": 0.06}  # of the loop's own step, at p = 1
-
-
-class Images(Dataset[tuple[Tensor, int]]):
-    """What a conventional script hands to its workers: PIL images, one at a time."""
-
-    def __init__(self, arrays: Arrays, transform: Callable[..., Tensor]) -> None:
-        from PIL import Image
-
-        pixels = arrays.images.permute(0, 2, 3, 1).contiguous().numpy()
-        self._images = [Image.fromarray(image) for image in pixels]
-        self._labels, self._transform = arrays.labels.tolist(), transform
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self._transform(self._images[index]), self._labels[index]
+IMAGES, CLASSES = 50_000, 10
+WORKERS = 2
+SAVED = 15  # checkpoints that are timed
 
 
-def random_images(count: int) -> Arrays:
+def random_images() -> Arrays:
+    """As many as CIFAR-10 has, so that they lie in memory as its images do."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    return Arrays(images, torch.randint(10, (count,), generator=generator), tuple("0123456789"))
+    images = torch.randint(256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(CLASSES, (IMAGES,), generator=generator)
+    return Arrays(images, labels, tuple(map(str, range(CLASSES))))
+
+
+class Excerpt:
+    """The first steps of every epoch."""
+
+    def __init__(self, batches: Batches, steps: int) -> None:
+        self._batches = batches
+        self.sizes = batches.sizes[:steps]
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        return islice(self._batches.epoch(number, start), len(self.sizes) - start)
 
 
 class Ours:
-    """The loop, as `momentex train` runs it, over so many steps at a time."""
+    """A run of `momentex train`, some steps of each epoch."""
 
     def __init__(self, recipe: Recipe, arrays: Arrays, steps: int) -> None:
-        self.place, self.steps = Place.here(), steps
-        torch.manual_seed(0)
+        place = Place.here()
+        torch.manual_seed(recipe.seed)
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        form = Form(self.place.device, layout)
-        model = models.build(recipe.model, 10).to(memory_format=layout)
-        draw = lambda step, name: stream(0, step, name)  # noqa: E731
-        resident = Resident(arrays, BATCH, CIFAR, draw, augment=Augment(4, flip=True), form=form)
-        held: Evaluation = evaluation_batches(arrays, 500, CIFAR, form=form)
+        augment = Augment(recipe.augment.crop_padding, recipe.augment.flip)
+        form, draw = Form(place.device, layout), partial(stream, recipe.seed)
+        resident = Resident(arrays, recipe.batch_size, CIFAR, draw, augment=augment, form=form)
         task = Task(
-            model=model,
-            site="layer1",
-            batches=ImageBatches(resident, len(arrays.labels)),
+            model=models.build(recipe.model, CLASSES).to(memory_format=layout),
+            site=models.first_site(recipe.model),
+            batches=Excerpt(ImageBatches(resident, len(arrays.labels)), steps),
             loss=lambda targets, output: targets.cross_entropy(output),
-            evaluate=lambda m: classification_metrics(m, held),
+            fits=lambda output: None,
+            evaluate=lambda model: {},
             split="test",
+            facts={},
         )
-        self.run = engine.prepare(recipe, task, self.place)
-        self.losses = engine.Losses(self.run)
-        self.batch = next(iter(resident.epoch(0)))
+        self.run = prepare(recipe, task, place)
+        self._interruption, self._reporter = Interruption(place), Lines(io.StringIO())
+        self._reporter.start(steps, recipe.epochs, 0)
+        self._batch = next(iter(task.batches.epoch(0)))
 
     def loop(self) -> None:
-        """`steps` steps of the loop: what `engine` does for each."""
+        """What the loop does between two evaluations, with nothing left out."""
+        train_epoch(self.run, Record(Path()), self._reporter, self._interruption)
         at = self.run.at
-        self.run.task.model.train()
-        for batch in self.run.task.batches.epoch(at.epoch, at.step):
-            loss = engine.train_step(self.run, batch)
-            at.step += 1
-            at.images += len(batch.labels)
-            self.losses.add(loss, len(batch.labels))
-            if at.step % self.steps == 0:
-                break
-        if at.step + self.steps > len(self.run.task.batches.sizes):
-            at.epoch, at.step = at.epoch + 1, 0
+        at.epoch, at.step, at.loss, at.images = at.epoch + 1, 0, 0.0, 0
 
     def bare(self) -> None:
-        """The same model, optimizer and precision on one batch that lies there."""
-        (x, y), run = self.batch, self.run
-        for _ in range(self.steps):
+        """As many steps of the same model, optimizer and precision, on one batch."""
+        ((x,), y, _), run = self._batch, self.run
+        run.task.model.train()
+        for _ in run.task.batches.sizes:
             run.optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
+            with run.place.autocast(run.recipe.precision):
                 output = run.task.model(x)
             F.cross_entropy(output.float(), y).backward()
             run.optimizer.step()
 
+    def save(self, folder: Path) -> list[float]:
+        """Seconds of everything that is written after an epoch, if each is the best so far."""
+        seconds, at = [], self.run.at
+        record = Record(folder)
+        row = {"loss": 1.0, "lr": 0.1, "split": "test", "error": 10.0, "nll": 0.5, "error_top5": 1.0}
+        for _ in range(SAVED):
+            at.epoch += 1
+            at.best = row = row | {"epoch": at.epoch}
+            at.rows.append(row)
+            began = time.perf_counter()
+            save(self.run, record)
+            save_best(self.run, record)
+            record.add("metrics.jsonl", row)
+            record.add("times.jsonl", row)
+            seconds.append(time.perf_counter() - began)
+        return seconds
 
-class Conventional:
-    """The loop of a thousand scripts."""
 
-    def __init__(self, arrays: Arrays, steps: int) -> None:
-        torch.manual_seed(0)
-        normalize: Normalize = CIFAR
-        transform = v2.Compose(
+class Images(Dataset[tuple[Tensor, int]]):
+    """What torchvision's CIFAR10 is: an image is made for PIL when it is asked for."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._pixels = arrays.images.permute(0, 2, 3, 1).contiguous().numpy()
+        self._labels = arrays.labels.tolist()
+        self._transform = transforms.Compose(
             [
-                v2.RandomCrop(32, padding=4),
-                v2.RandomHorizontalFlip(),
-                v2.PILToTensor(),
-                v2.ToDtype(torch.float32, scale=True),
-                v2.Normalize(normalize.mean, normalize.std),
+                transforms.RandomCrop(32, padding=4),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(CIFAR.mean, CIFAR.std),
             ]
         )
-        self.steps = steps
-        self._loader = DataLoader(
-            Images(arrays, transform), BATCH, shuffle=True, num_workers=2, persistent_workers=True, drop_last=True
-        )
-        self._batches = iter(self._loader)
-        self.model: nn.Module = models.build("cifar:resnet20", 10)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        from PIL import Image
+
+        return self._transform(Image.fromarray(self._pixels[index])), self._labels[index]
+
+
+class Conventional:
+    """The loop of a thousand scripts. Its workers rest while others are timed: an epoch is over with its steps."""
+
+    def __init__(self, recipe: Recipe, arrays: Arrays, steps: int) -> None:
+        torch.manual_seed(recipe.seed)
+        images, size = Images(arrays), recipe.batch_size
+        sampler = RandomSampler(images, num_samples=steps * size)
+        self._loader = DataLoader(images, size, sampler=sampler, num_workers=WORKERS, persistent_workers=True)
+        self._model: nn.Module = models.build(recipe.model, CLASSES)
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
     def loop(self) -> None:
-        self.model.train()
-        for _ in range(self.steps):
-            batch = next(self._batches, None)
-            if batch is None:
-                self._batches = iter(self._loader)
-                batch = next(self._batches)
-            x, y = batch
-            loss = F.cross_entropy(self.model(x), y)
-            self.optimizer.zero_grad()
+        self._model.train()
+        for x, y in self._loader:
+            loss = F.cross_entropy(self._model(x), y)
+            self._optimizer.zero_grad()
             loss.backward()
-            self.optimizer.step()
+            self._optimizer.step()
             loss.item()  # for the progress bar
 
 
 def measure(rounds: int, steps: int) -> dict[str, Any]:
-    """Seconds of `steps` steps by variant and round, all variants in turn."""
-    arrays = random_images(steps * BATCH * 4)
-    recipe = replace(find("cifar10.resnet20"), batch_size=BATCH, seed=0)
+    """All variants in turn, `steps` steps of each in a round; then what is written after an epoch."""
+    arrays, recipe = random_images(), find("cifar10.resnet20")
     plain = Ours(recipe, arrays, steps)
-    exchanging = {
-        name: Ours(replace(recipe, exchange=Exchange(p=1.0, compiled=c)), arrays, steps)
-        for name, c in (("moex", False), ("moex compiled", True))
-    }
-    conventional = Conventional(arrays, steps)
-    variants: dict[str, Callable[[], None]] = {
+    variants: dict[str, Callable[[], object]] = {
         "bare": plain.bare,
         "loop": plain.loop,
-        "conventional": conventional.loop,
-        **{name: ours.loop for name, ours in exchanging.items()},
+        "conventional": Conventional(recipe, arrays, steps).loop,
+        "moex": Ours(replace(recipe, exchange=Exchange(p=1.0)), arrays, steps).loop,
+        "moex compiled": Ours(replace(recipe, exchange=Exchange(p=1.0, compiled=True)), arrays, steps).loop,
         "loop again": plain.loop,
     }
-    for work in variants.values():
-        work()
-    seconds: dict[str, list[float]] = {name: [] for name in variants}
-    for number in range(rounds):
-        for name, work in variants.items():
-            began = time.perf_counter()
-            work()
-            seconds[name].append(time.perf_counter() - began)
-        print(f"round {number + 1} of {rounds}: {_line(seconds, steps)}", flush=True)
-    return {"seconds": seconds, "saving": saving(plain, steps, statistics.median(seconds["loop"]))}
-
-
-def saving(ours: Ours, steps: int, seconds: float) -> dict[str, float]:
-    """A checkpoint, with everything that is written after an epoch, against an epoch of CIFAR-10."""
-    folder = Path(tempfile.mkdtemp(prefix="momentex-saving-"))
-    taken = []
-    try:
-        for number in range(15):
-            began = time.perf_counter()
-            ours.run.at.epoch = number
-            engine.save(ours.run, Record(folder))
-            taken.append(time.perf_counter() - began)
-    finally:
-        shutil.rmtree(folder)
-    epoch = seconds / steps * (50_000 / BATCH)
-    return {"seconds": statistics.median(taken), "of_an_epoch": statistics.median(taken) / epoch}
-
-
-def ratios(seconds: dict[str, list[float]], name: str, to: str) -> dict[str, float]:
-    found = [a / b for a, b in zip(seconds[name], seconds[to], strict=True)]
-    low, middle, high = statistics.quantiles(found, n=4)
-    return {"median": middle, "q25": low, "q75": high}
-
-
-def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every bar, what was measured, and whether it holds."""
-    seconds = found["seconds"]
-    fast = "bf16" in machine(torch.device("cpu"))["cpu"]
-    rows = [
-        ("loop, × bare step", ratios(seconds, "loop", "bare"), BARS["loop"], True),
-        (
-            "images per second, × conventional loop",
-            ratios(seconds, "conventional", "loop"),
-            BARS["conventional"],
-            False,
-        ),
-        *(
-            (f"{name} at p = 1, more than the loop", _less_one(ratios(seconds, name, "loop")), limit, True)
-            for name, limit in HELD.items()
-        ),
-        ("saving after every epoch, of an epoch", {"median": found["saving"]["of_an_epoch"]}, BARS["saving"], True),
-        ("loop again, × loop (nothing)", ratios(seconds, "loop again", "loop"), None, True),
-    ]
-    verdicts = []
-    for name, value, limit, at_most in rows:
-        holds = limit is None or (value["median"] <= limit if at_most else value["median"] >= limit)
-        counts = limit is not None and (at_most or fast)
-        verdict = ("holds" if holds else "does not hold") if counts else "reported"
-        verdicts.append({"name": name, "allowed": limit, "at_most": at_most, **value, "verdict": verdict})
-    return verdicts
-
-
-def _less_one(ratio: dict[str, float]) -> dict[str, float]:
-    return {name: value - 1 for name, value in ratio.items()}
-
-
-def _line(seconds: dict[str, list[float]], steps: int) -> str:
-    return ", ".join(f"{name} {steps * BATCH / found[-1]:.0f}" for name, found in seconds.items()) + " images/s"
+    timing = interleaved(variants, gate="bare", rounds=rounds, device=torch.device("cpu"))
+    with tempfile.TemporaryDirectory(prefix="momentex-saving-") as folder:
+        saving = plain.save(Path(folder))
+    images = steps * recipe.batch_size
+    epoch = timing.median("loop") / images * IMAGES
+    return {
+        "recipe": "cifar10.resnet20",
+        "batch": recipe.batch_size,
+        "steps_of_a_round": steps,
+        "counted": timing.counted,
+        "idle_ratio": timing.idle_ratio,
+        "images_per_second": {name: images / timing.median(name) for name in variants},
+        "loop_to_bare": timing.ratio("loop", "bare"),
+        "conventional_to_loop": timing.ratio("conventional", "loop"),
+        "overhead": {
+            name: {k: v - 1 for k, v in timing.ratio(name, "loop").items()}
+            for name in ("moex", "moex compiled", "loop again")
+        },
+        "saving": {"seconds": statistics.median(saving), "of_an_epoch": statistics.median(saving) / epoch},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="steps of each variant in a round")
-    parser.add_argument("--out", type=Path, default=RESULTS / "loop-cpu.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "loop.json")
     options = parser.parse_args()
-    found = measure(options.rounds, options.steps)
-    bars = judged(found)
-    for bar in bars:
-        limit = "" if bar["allowed"] is None else f"{'≤' if bar['at_most'] else '≥'} {bar['allowed']}"
-        spread = f" [{bar['q25']:.3f}, {bar['q75']:.3f}]" if "q25" in bar else ""
-        print(f"{bar['name']:<45} {limit:<8} {bar['median']:.3f}{spread:<18} {bar['verdict']}")
-    images = {name: options.steps * BATCH / statistics.median(s) for name, s in found["seconds"].items()}
-    options.out.write_text(
-        json.dumps(
-            {
-                "machine": machine(torch.device("cpu")),
-                "command": f"benchmarks.loop --rounds {options.rounds} --steps {options.steps}",
-                "images_per_second": {name: round(value, 1) for name, value in images.items()},
-                "saving": found["saving"],
-                "bars": bars,
-                "seconds": found["seconds"],
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    results: dict[str, Any] = {
+        "machine": machine(torch.device("cpu")),
+        "command": " ".join(["benchmarks.loop", *sys.argv[1:]]),
+    }
+    print(*(f"{name}: {value}" for name, value in results["machine"].items()), sep="\n", flush=True)
+    results["loop"] = measure(options.rounds, options.steps)
+    print()
+    for name, value in results["loop"]["images_per_second"].items():
+        print(f"{name:<14} {value:6.0f} images a second")
+    bars = list(judge_loop(results))
+    results["bars"] = [bar.as_dict() for bar in bars]
+    show(bars)
+    options.out.write_text(json.dumps(rounded(results), indent=1) + "\n")
     print(f"\nwritten to {options.out}")
 
 

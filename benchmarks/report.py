@@ -74,6 +74,8 @@ def _machine(results: dict[str, Any]) -> str:
         parts.append(_steps(results["step"]))
     if results.get("operator"):
         parts.append(_operators(results["operator"]))
+    if results.get("loop"):
+        parts.append(_loop(results))
     return "\n\n".join(parts)
 
 
@@ -104,6 +106,17 @@ def _operators(rows: list[dict[str, Any]]) -> str:
         f"\n{len(counted)} of {len(rows)} cases were measured while the machine was idle. Median [least, most]."
     )
     return "\n".join(lines)
+
+
+def _loop(results: dict[str, Any]) -> str:
+    lines = [
+        "| training loop of CIFAR's ResNet-20, bfloat16, channels_last | measured | bar | |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [f"| {b['name']} | {b['measured']} | {b['allowed']} | {b['verdict']} |" for b in results["bars"]]
+    speeds = ", ".join(f"{name} {value:,.0f}" for name, value in results["loop"]["images_per_second"].items())
+    late = "" if results["loop"]["counted"] else " Not counted: the machine was not idle."
+    return "\n".join(lines) + f"\n\nImages a second: {speeds}.{late}"
 
 
 def _range(values: Iterable[float]) -> str:

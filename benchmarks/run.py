@@ -48,7 +48,7 @@ def main() -> None:
     show(bars)
     out = options.out or RESULTS / f"{options.device.type}{'-quick' if options.quick else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(_rounded(results), indent=1) + "\n")
+    out.write_text(json.dumps(rounded(results), indent=1) + "\n")
     print(f"\nwritten to {out}")
 
 
@@ -95,12 +95,13 @@ def _line(row: dict[str, Any]) -> str:
     return f"{name} Algorithm 1 {row['milliseconds']['algorithm_1']:7.2f} ms   × {'  '.join(ratios)}{late}"
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """To four digits: more is noise."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

@@ -75,9 +75,9 @@ def frozen(num_classes: int) -> nn.Module:
     return Frozen(num_classes)
 
 
-def always_ten() -> nn.Module:
+def always_ten(channels: int = 1) -> nn.Module:
     """Takes no num_classes."""
-    return Small(10)
+    return Small(10, channels)
 
 
 class Unused(Small):
