@@ -335,6 +335,47 @@ MUTANTS = [
         "test_replay.py",
         "noticed_also_when_it_fails",
     ),
+    # comparison and report
+    Mutant(
+        "differences the other way around",
+        "comparison/statistics.py",
+        "differences = [a - b for a, b",
+        "differences = [b - a for a, b",
+        "test_comparison_statistics.py",
+        "interval_and_p_are_those_of_scipys",
+    ),
+    Mutant(
+        "several contrasts, and none corrected",
+        "comparison/analysis.py",
+        "p = contrast.p if contrast.p_adjusted is None else contrast.p_adjusted",
+        "p = contrast.p",
+        "test_comparison_analysis.py",
+        "a_difference_that_correction_takes_away",
+    ),
+    Mutant(
+        "the plain standard error under the name of the other",
+        "report/cells.py",
+        'return estimate.sem if sem == "plain" else estimate.sem_corrected',
+        "return estimate.sem",
+        "test_report_html.py",
+        "standard_error_is_the_one_that_is_named",
+    ),
+    Mutant(
+        "names that are markup",
+        "report/markup.py",
+        "Markup(escape(FORBIDDEN.sub(",
+        "Markup(str(FORBIDDEN.sub(",
+        "test_report_html.py",
+        "what_a_user_wrote_is_text or any_text_survives",
+    ),
+    Mutant(
+        "dots where their numbers are not",
+        "report/strips.py",
+        "        across = scale.share(value)\n",
+        "        across = scale.share(-value)\n",
+        "test_report_html.py",
+        "dots_and_intervals_lie_where",
+    ),
 ]
 
 

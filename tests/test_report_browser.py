@@ -136,6 +136,8 @@ def test_it_prints_dark_on_light_with_everything_that_was_folded(show):
     assert shown.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert len(shown.page.pdf()) > 10_000
     assert shown.value("document.querySelector('details table').getBoundingClientRect().height") > 50
+    shown.page.set_viewport_size({"width": 718, "height": 1000})  # A4 between its margins
+    assert shown.value("document.documentElement.scrollWidth") == 718
 
 
 def test_an_arm_that_is_named_like_a_script_is_shown_by_that_name(show):

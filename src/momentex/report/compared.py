@@ -258,7 +258,7 @@ def _contrasts(comparison: Comparison, analysis: Analysis) -> Table:
                 Cell(_metric(c)),
                 Cell(cells.difference(c.mean, c.low, c.high, percent)),
                 Cell(cells.interval(c.low, c.high, percent)),
-                Cell(cells.NOTHING if p is None else chance(p)),
+                Cell(cells.NOTHING if p is None else chance(p).removeprefix("p").removeprefix(" =").strip()),
                 Cell("no" if (c.arm, c.against) in named or c.p_adjusted is None else "yes"),
                 Cell("none would do" if c.seeds_needed is None and c.p is not None
                      else cells.NOTHING if c.seeds_needed is None else f"{c.seeds_needed:,}"),
