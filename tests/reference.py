@@ -62,6 +62,62 @@ def cutmix_moex_loss(output, y, ex_index, loss_func, lam_cutmix, lam_moex):
     )
 
 
+# --- input space, by hand: one image and one pixel at a time ----------------------------------------------------------
+
+
+def mixup(x, index, lam):
+    """`lam`: one for each image."""
+    rows = [lam[i] * x[i] + (1 - lam[i]) * x[j] for i, j in enumerate(index.tolist())]
+    return torch.stack(rows)
+
+
+def cutmix_box(lam, height, width, row, column):
+    """CutMix, supplement: sides r · sqrt(1 − λ), around (row, column), cut at the border."""
+    ratio = (1 - lam) ** 0.5
+    tall, wide = int(height * ratio), int(width * ratio)
+    top, bottom = max(row - tall // 2, 0), min(row + tall // 2, height)
+    left, right = max(column - wide // 2, 0), min(column + wide // 2, width)
+    return top, bottom, left, right
+
+
+def within(box, row, column):
+    top, bottom, left, right = box
+    return top <= row < bottom and left <= column < right
+
+
+def cutmix(x, index, boxes):
+    """The images, and λ of each: the share of pixels that are its own. `boxes`: one for each image."""
+    mixed, height, width = x.clone(), x.shape[-2], x.shape[-1]
+    lam = torch.ones(len(x), dtype=torch.float64)
+    for i, j in enumerate(index.tolist()):
+        for row in range(height):
+            for column in range(width):
+                if within(boxes[i], row, column):
+                    mixed[i, ..., row, column] = x[j, ..., row, column]
+                    lam[i] -= 1 / (height * width)
+    return mixed, lam
+
+
+def cutout(x, boxes):
+    left = x.clone()
+    for i, box in enumerate(boxes):
+        for row in range(x.shape[-2]):
+            for column in range(x.shape[-1]):
+                if within(box, row, column):
+                    left[i, ..., row, column] = 0
+    return left
+
+
+def smoothed_over_others(losses, y, lam):
+    """The paper's ablation: λ ℓ(x, y) + (1 − λ)/(C − 1) Σ_{y' ≠ y} ℓ(x, y'). `losses` (batch, C): ℓ of every class."""
+    classes = losses.shape[1]
+    rows = []
+    for i, own in enumerate(y.tolist()):
+        others = sum(losses[i, c] for c in range(classes) if c != own)
+        rows.append(lam * losses[i, own] + (1 - lam) / (classes - 1) * others)
+    return torch.stack(rows)
+
+
 # --- moments by hand -------------------------------------------------------------------------------------------------
 # What a sample is made of is said by places in the flattened features: a list of samples, each a list of groups.
 

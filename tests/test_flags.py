@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from momentex import flags
+from momentex import CutMix, Cutout, Mixup, flags
 from momentex.errors import RecipeError
 from momentex.over import GN, IN, PONO
 from momentex.recipes import find, names
@@ -60,6 +60,12 @@ def test_without_flags_a_recipe_is_what_it_is(name):
         ("--exchange.layer layer2 --exchange.over in-std", "exchange", Exchange(layer="layer2", over=IN(only="std"))),
         ("--exchange.over=gn4", "exchange.over", GN(4)),
         ("--exchange None", "exchange", None),
+        ("--exchange.labels others", "exchange", Exchange(labels="others")),
+        ("--mixup.alpha 0.2", "mixup", Mixup(alpha=0.2)),
+        ("--cutmix.p 0.5 --cutmix.per sample", "cutmix", CutMix(p=0.5, per="sample")),
+        ("--cutout.size 4", "cutout", Cutout(size=4)),
+        ("--cutmix None", "cutmix", None),
+        ("--label-smoothing-others 0.1", "label_smoothing_others", 0.1),
         ("--model-options.width 32", "model_options", {"width": 32}),
         ("--model_options.use-checkpoint", "model_options", {"use_checkpoint": True}),
         ("--model-options.dropout=0.3 --model-options.act relu", "model_options", {"dropout": 0.3, "act": "relu"}),
@@ -142,3 +148,23 @@ def test_a_comparison_has_the_seeds_that_are_usual_for_its_recipe_unless_others_
     assert compare.parsed(["digits"])[1].seeds == ("20",)
     assert compare.parsed(["digits", "--seeds", "3"])[1].seeds == ("3",)
     assert compare.parsed(["cifar10.resnet20"])[1].seeds == ("5",)
+
+
+@pytest.mark.parametrize("part", flags.PARTS)
+def test_a_part_that_a_recipe_may_lack_is_taken_away_or_touched(part):
+    flag, field = f"--{part.replace('_', '-')}", flags.EXAMPLES[part]
+    added = recipe("cifar10.resnet20", *f"{flag}.{field}".split())
+    assert getattr(recipe("cifar10.resnet20"), part) is None
+    assert isinstance(getattr(added, part), flags.PARTS[part])
+    with pytest.raises(
+        RecipeError, match=rf"^{flag} is 'on'; it is None .* Its fields are flags: {flag}\.{field} adds"
+    ):
+        recipe("cifar10.resnet20", flag, "on")
+    with pytest.raises(RecipeError, match=rf"^{flag} None takes away what {flag}\.p changes: leave one of them out\.$"):
+        recipe("cifar10.resnet20", flag, "None", f"{flag}.p", "0.5")
+
+
+@pytest.mark.parametrize("arguments", ["--mixup.alpha 0", "--cutmix.p 0", "--cutout.size 1"])
+def test_what_a_part_refuses_is_said_in_its_words(arguments):
+    with pytest.raises(ValueError, match=rf"^{arguments.split()[0][2:]} is "):
+        recipe("cifar10.resnet20", *arguments.split())

@@ -110,18 +110,19 @@ ORDER = {  # what each module of the core may import of ours, directly
     "survey": {"errors", "over", "exchange", "targets", "attach", "diagnostics", "moex"},
 }
 PACKAGES = {  # what each package may import besides itself
+    "augment": {"errors", "pairing", "targets"},
     "models": {"errors"},
     "data": {"errors"},
     "evaluate": {*ORDER},
-    "train": {*ORDER, "models", "data", "evaluate"},
-    "recipes": {"errors", "over", "models", "train"},
+    "train": {*ORDER, "augment", "models", "data", "evaluate"},
+    "recipes": {"errors", "over", "augment", "models", "train"},
     "sweep": {"errors", "over", "train", "recipes"},
     "comparison": {"errors", "train", "recipes", "sweep"},
     "ablations": {"errors", "over", "train", "recipes", "sweep"},
     "swept": {"errors", "train", "sweep", "comparison"},
     "report": {"errors", "comparison", "sweep", "swept"},
     "comparing": {"errors", "comparison", "report"},
-    "flags": {"errors", "over", "train", "recipes"},
+    "flags": {"errors", "over", "augment", "train", "recipes"},
     "verbs": {
         *("errors", "train", "recipes", "sweep", "comparison", "ablations", "swept"),
         *("report", "comparing", "flags"),

@@ -48,7 +48,7 @@ def mixed(recipe: Recipe) -> list[Targets]:
     run = begun(recipe)
     found = []
     for step, batch in enumerate(batches(run)):
-        block = run.mixing.block(batch, step, True)
+        block = run.mixing.block(batch, Targets(batch.labels), step, True)
         with block as targets:
             run.task.model(*batch.inputs)
         found.append(targets)
@@ -100,7 +100,7 @@ def test_with_lam_1_features_are_exchanged_and_labels_are_not() -> None:
     assert all(len(targets.terms) == 1 for targets in mixed(ARMS["lam1"]))
     run = begun(ARMS["lam1"])
     for step, batch in enumerate(batches(run)):
-        with run.mixing.block(batch, step, True):
+        with run.mixing.block(batch, Targets(batch.labels), step, True):
             run.task.model(*batch.inputs)
     assert 0 < run.mixing.log()["exchanged_steps"] < 1
 
@@ -109,7 +109,7 @@ def logits(recipe: Recipe, step: int) -> Tensor:
     run = begun(recipe)
     batch = batches(run)[step]
     run.task.model.eval()
-    with torch.no_grad(), run.mixing.block(batch, step, True):
+    with torch.no_grad(), run.mixing.block(batch, Targets(batch.labels), step, True):
         return run.task.model(*batch.inputs)
 
 
@@ -134,7 +134,7 @@ def test_labels_of_samples_that_could_not_exchange_features_stay_in_both_arms(fa
     found = []
     for features in (True, False):
         mix = mixing(replace(exchange, features=features), model, None, seed=3, rank=0)
-        with mix.block(batch, 0, True) as targets:
+        with mix.block(batch, Targets(batch.labels), 0, True) as targets:
             model(*batch.inputs)
         found.append(targets.probabilities(4))
     assert torch.equal(found[0], found[1])
@@ -159,7 +159,7 @@ def test_coins_are_common_to_all_processes_and_pairs_are_their_own() -> None:
             on.append([])
             partners.append([])
             for step in range(8):
-                with mix.block(Batch((x,), y, {}), step, True) as targets:
+                with mix.block(Batch((x,), y, {}), Targets(y), step, True) as targets:
                     model(x)
                 on[-1].append(len(targets.terms) == 2)
                 partners[-1].append(targets.terms[-1].labels)
@@ -173,6 +173,6 @@ def test_coins_are_common_to_all_processes_and_pairs_are_their_own() -> None:
 def test_without_exchange_nothing_is_mixed_or_logged() -> None:
     mix = no_mixing()
     batch = Batch((torch.zeros(2, 1),), torch.tensor([0, 1]), {})
-    with mix.block(batch, 0, True) as targets:
+    with mix.block(batch, Targets(batch.labels), 0, True) as targets:
         assert len(targets.terms) == 1
     assert mix.log() == {}

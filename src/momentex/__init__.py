@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from momentex.attach import ExchangeSite as ExchangeSite
+    from momentex.augment.cutmix import cutmix as cutmix
+    from momentex.augment.cutout import cutout as cutout
+    from momentex.augment.drawing import Box as Box
+    from momentex.augment.label_smoothing import smooth_labels as smooth_labels
+    from momentex.augment.mixup import mixup as mixup
+    from momentex.augment.values import CutMix as CutMix
+    from momentex.augment.values import Cutout as Cutout
+    from momentex.augment.values import LabelInterpolation as LabelInterpolation
+    from momentex.augment.values import Mixup as Mixup
     from momentex.comparing import compare as compare
     from momentex.diagnostics import Diagnostics as Diagnostics
     from momentex.exchange import exchange_moments as exchange_moments
@@ -34,6 +43,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "CutMix": "augment.values",
+    "Cutout": "augment.values",
+    "LabelInterpolation": "augment.values",
+    "Mixup": "augment.values",
+    "cutmix": "augment.cutmix",
+    "cutout": "augment.cutout",
+    "smooth_labels": "augment.label_smoothing",
+    "mixup": "augment.mixup",
+    "Box": "augment.drawing",
     "ExchangeSite": "attach",
     "Diagnostics": "diagnostics",
     "exchange_moments": "exchange",
@@ -64,8 +82,13 @@ __all__ = [
     "LRN",
     "PONO",
     "Beta",
+    "Box",
+    "CutMix",
+    "Cutout",
     "Diagnostics",
     "ExchangeSite",
+    "LabelInterpolation",
+    "Mixup",
     "MomentExchange",
     "Moments",
     "Plan",
@@ -73,11 +96,15 @@ __all__ = [
     "Targets",
     "check",
     "compare",
+    "cutmix",
+    "cutout",
     "denormalize",
     "exchange_moments",
+    "mixup",
     "normalize",
     "pair",
     "sites",
+    "smooth_labels",
     "stream",
 ]
 

@@ -1,7 +1,8 @@
 """Flags: the fields of a recipe as arguments of the command. tyro reads them off the dataclasses.
 
 What tyro does not know is done before it reads: which kind of optimizer or schedule a recipe has, whether it has an
-exchange, and options of models that it does not have yet. The recipe is changed accordingly, and tyro gets the rest.
+exchange, mixup, CutMix, Cutout, and options of models that it does not have yet. The recipe is changed accordingly, and
+tyro gets the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import MomentexError, RecipeError, did_you_mean
 from momentex.over import GN, IN, LN, LRN, PONO, Only, Over
 from momentex.recipes import find, names
@@ -36,6 +38,10 @@ KINDS: dict[str, dict[str, type[Any]]] = {
         "inverse-sqrt": parts.InverseSqrt,
     },
 }
+
+# Of a recipe, and absent unless it has them: any flag of theirs adds one.
+PARTS: dict[str, type[Any]] = {"exchange": Exchange, "cutout": Cutout, "mixup": Mixup, "cutmix": CutMix}
+EXAMPLES = {"exchange": "lam 0.7", "cutout": "size 16", "mixup": "alpha 0.2", "cutmix": "p 0.5"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +124,7 @@ def asked_of_recipe(
     if folder is not None:
         recipe = replace(recipe, data=replace(recipe.data, name="folder", folder=folder))
     recipe, rest = _with_kinds(recipe, rest)
-    recipe, rest = _with_exchange(recipe, rest, shown=helps)
+    recipe, rest = _with_parts(recipe, rest, shown=helps)
     recipe, rest = _with_model_options(recipe, rest)
     make: Any = kind
     default = make(**others, recipe=replace(recipe, paper=None))  # what is reported is no flag
@@ -135,7 +141,7 @@ def _folder(arguments: list[str]) -> Path | None:
 # tyro joins lines, but for those that begin with a sign.
 ABOUT_TRAIN = """\
 Train a recipe, or go on with it. Every field of the recipe is a flag. Also:
---exchange None takes Moment Exchange away, any flag --exchange.… adds it
+--exchange None takes Moment Exchange away, any flag --exchange.… adds it; --mixup, --cutmix and --cutout likewise
 """
 _ABOUT = """\
 --optimizer sgd|adam, --schedule constant|steps|cosine|plateau|inverse-sqrt
@@ -203,20 +209,25 @@ def _with_validation(data: Data, arguments: list[str]) -> Data:
     return replace(data, validation=int(images)) if images and images.isdecimal() else data
 
 
-def _with_exchange(recipe: Recipe, arguments: list[str], *, shown: bool) -> tuple[Recipe, list[str]]:
-    value, arguments = _take(arguments, "--exchange")
-    touched = [argument for argument in arguments if _name_of(argument).startswith("--exchange.")]
-    if value is not None and value.lower() != "none":
-        raise RecipeError(
-            f"--exchange is {value!r}; it is None (take it away). Its fields are flags: --exchange.lam 0.7 adds one."
-        )
-    if value is not None and touched:
-        raise RecipeError(f"--exchange None takes away what {touched[0]} changes: leave one of them out.")
-    if value is not None:
-        return replace(recipe, exchange=None), arguments
-    if recipe.exchange is None and (touched or shown):
-        return replace(recipe, exchange=Exchange()), arguments
-    return recipe, arguments
+def _with_parts(recipe: Recipe, arguments: list[str], *, shown: bool) -> tuple[Recipe, list[str]]:
+    """The recipe with those parts that a flag touches (or with all, whose flags are to be shown), or without."""
+    changes: dict[str, Any] = {}
+    for part, kind in PARTS.items():
+        flag = f"--{part.replace('_', '-')}"
+        value, arguments = _take(arguments, flag)
+        touched = [argument for argument in arguments if _name_of(argument).startswith(f"{flag}.")]
+        if value is not None and value.lower() != "none":
+            example = EXAMPLES[part]
+            raise RecipeError(
+                f"{flag} is {value!r}; it is None (take it away). Its fields are flags: {flag}.{example} adds one."
+            )
+        if value is not None and touched:
+            raise RecipeError(f"{flag} None takes away what {touched[0]} changes: leave one of them out.")
+        if value is not None:
+            changes[part] = None
+        elif getattr(recipe, part) is None and (touched or shown):
+            changes[part] = kind()
+    return replace(recipe, **changes), arguments
 
 
 def _with_model_options(recipe: Recipe, arguments: list[str]) -> tuple[Recipe, list[str]]:

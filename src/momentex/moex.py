@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-import torch.distributed
 from torch import Tensor, nn
 
 from momentex.attach import Facts, Hook, Select, Where, attach
@@ -39,6 +38,7 @@ from momentex.pairing import (
     check_pairing,
     check_per,
     check_seed,
+    rank_here,
     sit_out,
 )
 from momentex.replay import Block, keep, when_backward_ends
@@ -254,7 +254,7 @@ class MomentExchange:
         lam = check_fraction("lam", self.lam(self.step)) if callable(self.lam) else self.lam
         p = check_fraction("p", self.p(self.step)) if callable(self.p) else self.p
         policy = Policy(lam, p if self.enabled else 0.0, self.per, self.pairing, self.layers)
-        rank = _rank() if self.rank is None else self.rank
+        rank = rank_here() if self.rank is None else self.rank
         plan = policy.draw(self.seed, self.step, size, rank=rank, labels=labels, index=index)
         self.step += 1
         return plan
@@ -382,11 +382,6 @@ def _names(layer: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(layer, str) or not isinstance(layer, Sequence):  # what is neither is refused by name
         return (layer,)
     return tuple(layer)
-
-
-def _rank() -> int:
-    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if ready else 0
 
 
 def _to(index: Tensor, device: torch.device) -> Tensor:

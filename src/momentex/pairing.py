@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
+import torch.distributed
 from torch import Tensor
 
 from momentex.errors import OutOfRange, PairingError, check_fraction, did_you_mean
@@ -89,9 +90,18 @@ def stream(seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
     return torch.Generator(CPU).manual_seed(int.from_bytes(key, "little"))
 
 
+def rank_here() -> int:
+    """That of torch.distributed, or 0."""
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if ready else 0
+
+
 @dataclass(frozen=True)
 class Policy:
     """How plans are drawn. MomentExchange has one; without a model, this is how a control draws the same pairs.
+
+    `stream` is the name before that of each draw: methods that act in one step draw independently of each other. What
+    has none draws as MomentExchange does.
 
     >>> plan = Policy(lam=0.9, p=1.0).draw(seed=0, step=0, size=4)
     >>> plan.lam, sorted(plan.index.tolist())
@@ -103,6 +113,7 @@ class Policy:
     per: Per = "batch"
     pairing: Pairing = "permutation"
     layers: tuple[str, ...] = ("",)
+    stream: str = ""
 
     def __post_init__(self) -> None:
         check_lam(self.lam)
@@ -123,14 +134,14 @@ class Policy:
         """The plan of this step for a batch of `size`. `index` is a pairing that is already decided."""
         layer = self.layers[0]
         if len(self.layers) > 1:
-            drawn = torch.randint(len(self.layers), (), generator=stream(seed, step, "layer"), device=CPU)
+            drawn = torch.randint(len(self.layers), (), generator=self._stream(seed, step, "layer"), device=CPU)
             layer = self.layers[int(drawn)]
         me = torch.arange(size, device=CPU)
         if self.per == "batch":
-            coin = torch.rand((), generator=stream(seed, step, "coin"), device=CPU) < self.p
+            coin = torch.rand((), generator=self._stream(seed, step, "coin"), device=CPU) < self.p
             takes_part, on = coin.expand(size), bool(coin)
         else:
-            takes_part = torch.rand(size, generator=stream(seed, step, "coin", rank), device=CPU) < self.p
+            takes_part = torch.rand(size, generator=self._stream(seed, step, "coin", rank), device=CPU) < self.p
             on = self.p > 0
         if not on or size < 2:  # a batch of one exchanges nothing and mixes nothing
             return Plan(me, 1.0, layer, on=False)
@@ -141,7 +152,7 @@ class Policy:
                     f"index has {len(index)} entries for a batch of {size}; it needs one for each sample."
                 )
         else:
-            index = pair(self.pairing, size, stream(seed, step, "pairing", rank), labels)
+            index = pair(self.pairing, size, self._stream(seed, step, "pairing", rank), labels)
         index = torch.where(takes_part, index, me)
         return Plan(index, self._lam(seed, step, rank, size), layer, asked=int(takes_part.sum()))
 
@@ -149,8 +160,11 @@ class Policy:
         if not isinstance(self.lam, Beta):
             return self.lam
         if self.lam.per == "batch":
-            return float(self.lam.draw(stream(seed, step, "lam"), 1))
-        return self.lam.draw(stream(seed, step, "lam", rank), size).float()
+            return float(self.lam.draw(self._stream(seed, step, "lam"), 1))
+        return self.lam.draw(self._stream(seed, step, "lam", rank), size).float()
+
+    def _stream(self, seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
+        return stream(seed, step, f"{self.stream}.{name}" if self.stream else name, rank)
 
 
 def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor | None = None) -> Tensor:

@@ -73,6 +73,30 @@ class Targets:
         partners = [Term(_pick(t, index), _times(_complement(lam), _pick(w, index))) for t, w in self.terms]
         return self._with_terms(partners if isinstance(lam, float) and lam == 0.0 else own + partners)
 
+    def smoothed(self, amount: float | Tensor, num_classes: int) -> Targets:
+        """t_i ← (1 − a) t_i + a/C for each of the C classes, whatever was mixed before. a: a number or (batch,).
+
+        Labels that a criterion ignores are smoothed too; for those, `cross_entropy(label_smoothing=a)`.
+
+        >>> Targets(torch.tensor([0])).smoothed(0.1, num_classes=2).probabilities(2)
+        tensor([[0.9500, 0.0500]])
+        """
+        amount = checked_lam(amount, len(self), "smoothing")
+        if isinstance(amount, float) and amount == 0.0:
+            return self
+        if any(not _has_classes(labels, num_classes) for labels, _ in self.terms):
+            given = ", ".join(f"{labels.dtype} {tuple(labels.shape)}" for labels, _ in self.terms)
+            raise TargetError(
+                f"labels are {given}: smoothing over {num_classes} classes needs class indices, or soft rows (batch, "
+                f"{num_classes})."
+            )
+        labels = self.labels
+        rows = labels.is_floating_point() or labels.dtype == torch.bool
+        space = labels.shape[2:] if rows else labels.shape[1:]
+        even = torch.full((), 1 / num_classes, device=labels.device).expand(len(self), num_classes, *space)
+        kept = [Term(t, _times(_complement(amount), w)) for t, w in self.terms]
+        return self._with_terms([*kept, Term(even, amount)])
+
     def loss(self, criterion: Callable[..., Tensor], output: Any, **arguments: Any) -> Tensor:
         """Σ_k w_k · criterion(output, labels_k, **arguments): the paper's λ ℓ(h, y_A) + (1 − λ) ℓ(h, y_B).
 
@@ -147,7 +171,9 @@ class Targets:
         best = output.topk(top, dim=1).indices
         total = torch.zeros((), device=output.device)
         for labels, weight in self.terms:
+            even: Tensor | None = None
             if labels.ndim == output.ndim and labels.is_floating_point():
+                even = labels.amax(1) == labels.amin(1)  # smoothing: as good as any class
                 labels = labels.argmax(1)
             if labels.is_floating_point() or labels.ndim != output.ndim - 1:
                 raise TargetError(
@@ -155,6 +181,8 @@ class Targets:
                     f"output {tuple(output.shape)}."
                 )
             hits = (best == labels.unsqueeze(1)).any(1).float()
+            if even is not None:
+                hits = hits.masked_fill(even, top / output.shape[1])
             total = (
                 total
                 + (hits * (_for_samples(weight, hits, len(self)) if isinstance(weight, Tensor) else weight)).mean()
@@ -234,15 +262,20 @@ def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
     return F.one_hot(labels.long(), num_classes).movedim(-1, 1).to(torch.get_default_dtype())
 
 
-def checked_lam(lam: float | Tensor, size: int) -> Weight:
+def checked_lam(lam: float | Tensor, size: int, name: str = "lam") -> Weight:
     """λ as a number in [0, 1] or one for each of `size` samples."""
     if not isinstance(lam, Tensor):
-        return check_fraction("lam", lam)
+        return check_fraction(name, lam)
     if lam.shape != (size,) or not lam.is_floating_point():
-        raise ShapeError(f"lam is {lam.dtype} {tuple(lam.shape)}; it must be a number or floats of shape ({size},).")
+        raise ShapeError(f"{name} is {lam.dtype} {tuple(lam.shape)}; it must be a number or floats of shape ({size},).")
     if looks_are_free(lam) and not bool(((lam >= 0) & (lam <= 1)).all()):
-        raise OutOfRange(f"lam has entries from {lam.min():g} to {lam.max():g}; they must lie between 0 and 1.")
+        raise OutOfRange(f"{name} has entries from {lam.min():g} to {lam.max():g}; they must lie between 0 and 1.")
     return lam
+
+
+def _has_classes(labels: Tensor, num_classes: int) -> bool:
+    rows = labels.is_floating_point() or labels.dtype == torch.bool
+    return not rows or (labels.ndim >= 2 and labels.shape[1] == num_classes)
 
 
 def _for_samples(weight: Tensor, value: Tensor, size: int) -> Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from momentex import data, models
+from momentex.augment.label_smoothing import over_all
 from momentex.data import Arrays, Form, Loaded, Normalize, Part, Resident, cifar, digits, folder
 from momentex.errors import DataError, RecipeError
 from momentex.evaluate.calibration import BINS, bin_sums, expected_error
@@ -59,11 +60,12 @@ def classification(recipe: Recipe, place: Place) -> Task:
         model=model,
         site=models.first_site(recipe.model),
         batches=ImageBatches(train, len(arrays.images)),
-        loss=partial(_loss, label_smoothing=recipe.label_smoothing),
+        loss=partial(_loss, label_smoothing=_smoothing(recipe, len(arrays.classes))),
         fits=partial(_fits, recipe.model, len(arrays.classes)),
         evaluate=partial(_evaluate, recipe, place, measured, clean),
         split=split,
         facts=facts,
+        num_classes=len(arrays.classes),
     )
 
 
@@ -118,6 +120,13 @@ class ImageBatches:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         return (Batch((x,), y, {}) for x, y in self._resident.epoch(number, start))
+
+
+def _smoothing(recipe: Recipe, classes: int) -> float:
+    """Over all classes, whatever the form that the recipe asks for."""
+    if not recipe.label_smoothing_others:
+        return recipe.label_smoothing
+    return float(over_all(recipe.label_smoothing_others, classes, "others"))
 
 
 def _loss(targets: Targets, output: Any, *, label_smoothing: float) -> Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from momentex.augment.label_smoothing import over_all
 from momentex.errors import RecipeError
 from momentex.moex import MomentExchange
 from momentex.opened import enough_positions
@@ -20,20 +22,24 @@ Block = AbstractContextManager[Targets]
 
 
 class Mixing(NamedTuple):
-    """`block(batch, step, on)` goes around forward pass and loss; `log()` says what happened since it was asked."""
+    """`block(batch, targets, step, on)` goes around forward pass and loss; `log()` says what has happened since it was
+    last asked. The targets are those of the batch, mixed already where images were.
+    """
 
-    block: Callable[[Batch, int, bool], Block]
+    block: Callable[[Batch, Targets, int, bool], Block]
     log: Callable[[], Mapping[str, float]]
 
 
 def no_mixing() -> Mixing:
-    def block(batch: Batch, step: int, on: bool) -> Block:
-        return nullcontext(Targets(batch.labels))
+    def block(batch: Batch, targets: Targets, step: int, on: bool) -> Block:
+        return nullcontext(targets)
 
     return Mixing(block, dict)
 
 
-def mixing(exchange: Exchange | None, model: nn.Module, site: str | None, *, seed: int, rank: int) -> Mixing:
+def mixing(
+    exchange: Exchange | None, model: nn.Module, site: str | None, *, seed: int, rank: int, classes: int | None = None
+) -> Mixing:
     """Attach what the recipe asks for. Plans are a function of seed, step and rank: arms of one seed draw the same."""
     if exchange is None:
         return no_mixing()
@@ -44,7 +50,7 @@ def mixing(exchange: Exchange | None, model: nn.Module, site: str | None, *, see
         model,
         layer,
         over=exchange.over,
-        lam=exchange.lam,
+        lam=1.0 if exchange.labels == "others" else exchange.lam,
         p=exchange.p,
         per=exchange.per,
         where=exchange.where,
@@ -57,11 +63,35 @@ def mixing(exchange: Exchange | None, model: nn.Module, site: str | None, *, see
         compiled=exchange.compiled,
     )
 
-    def block(batch: Batch, step: int, on: bool) -> Block:
+    def block(batch: Batch, targets: Targets, step: int, on: bool) -> Block:
         moex.step, moex.enabled = step, on
-        return moex(batch.labels, mask=batch.facts.get("mask"), batch=batch.facts.get("batch"))
+        return moex(targets, mask=batch.facts.get("mask"), batch=batch.facts.get("batch"))
 
-    return Mixing(block, lambda: moex.diagnostics(reset=True).flat())
+    log = lambda: moex.diagnostics(reset=True).flat()  # noqa: E731
+    return Mixing(block if exchange.labels == "partner" else _smoothing(exchange, moex, block, classes), log)
+
+
+def _smoothing(
+    exchange: Exchange, moex: MomentExchange, block: Callable[[Batch, Targets, int, bool], Block], classes: int | None
+) -> Callable[[Batch, Targets, int, bool], Block]:
+    """The block of an exchange with λ = 1; whoever gets another one's moments has its label smoothed instead."""
+    if classes is None:
+        raise RecipeError(
+            "exchange.labels is 'others', and this task has no classes: labels can be mixed with the partner's alone."
+        )
+    amount = over_all(1 - exchange.lam, classes, "others")
+
+    @contextmanager
+    def smoothing(batch: Batch, targets: Targets, step: int, on: bool) -> Iterator[Targets]:
+        with block(batch, targets, step, on) as exchanged:
+            plan = moex.plan
+            if plan is not None and plan.on:
+                index = _partners(plan.index, batch, exchange.skip)
+                given = index != torch.arange(len(index), device=index.device)
+                exchanged = exchanged.smoothed(given.to(batch.labels.device).float() * amount, classes)
+            yield exchanged
+
+    return smoothing
 
 
 def layer_of(exchange: Exchange, site: str | None) -> str:
@@ -79,8 +109,7 @@ def _labels_only(exchange: Exchange, seed: int, rank: int) -> Mixing:
     """What would be left of Moment Exchange if its layer never fired: the same coin, pairs and λ."""
     policy = Policy(exchange.lam, exchange.p, exchange.per, exchange.pairing)
 
-    def block(batch: Batch, step: int, on: bool) -> Block:
-        targets = Targets(batch.labels)
+    def block(batch: Batch, targets: Targets, step: int, on: bool) -> Block:
         if on:
             plan = policy.draw(seed, step, len(targets), rank=rank, labels=batch.labels)
             if plan.on:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError
 from momentex.over import PONO, Over
 
@@ -102,6 +103,8 @@ class Exchange:
     """Who may be whose partner."""
     features: bool = True
     """False: the labels are mixed with the same pairs and the features are not; the control."""
+    labels: Literal["partner", "others"] = "partner"
+    """Mix a label with that of the partner, or evenly with all other classes: the paper's "with label smoothing"."""
     off_epochs: int = 0
     """So many last epochs without it."""
     channel_dim: int = 1
@@ -117,6 +120,15 @@ class Exchange:
         for name, value in (("lam", self.lam), ("p", self.p)):
             _need(0 <= value <= 1, f"exchange.{name} is {value}; it must lie between 0 and 1.")
         _need(self.p > 0, "exchange.p is 0: nothing would ever be exchanged. Leave exchange out, or set p above 0.")
+        _need(
+            self.labels in ("partner", "others"),
+            f"exchange.labels is {self.labels!r}; it is 'partner' (whose label is mixed in) or 'others' (all classes).",
+        )
+        _need(
+            self.labels == "partner" or (self.features and self.lam < 1),
+            "exchange.labels is 'others', which smoothes labels where features are exchanged: that needs "
+            "exchange.features, and exchange.lam below 1.",
+        )
         _need(
             self.features or self.lam < 1,
             "exchange.features is False and exchange.lam is 1: neither features nor labels would be mixed.",
@@ -252,6 +264,12 @@ class Recipe:
     """cifar:NAME, torchvision:NAME, timm:NAME, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION."""
     model_options: Mapping[str, Option] = field(default_factory=dict)
     """Further arguments of the function that builds the model."""
+    cutout: Cutout | None = None
+    """First, on its way to the model, a square of each image is set to zero."""
+    mixup: Mixup | None = None
+    """Then images and targets are averaged with those of a partner."""
+    cutmix: CutMix | None = None
+    """Then a box of the partner is pasted, and targets are mixed by its area."""
     exchange: Exchange | None = None
     epochs: int = 200
     batch_size: int = 128
@@ -264,6 +282,8 @@ class Recipe:
     """The norm to which the gradients of a step are cut."""
     label_smoothing: float = 0.0
     """Spread so much of each label over all classes."""
+    label_smoothing_others: float = 0.0
+    """Spread so much of each label over the other classes alone, as the paper's ablation does."""
     ema: float | None = None
     """Also average the weights with this decay, and evaluate the average."""
     precision: Precision = "float32"
@@ -287,7 +307,10 @@ class Recipe:
             f"accumulate is {self.accumulate} and batch_size {self.batch_size}: a part would be empty.",
         )
         _need(self.clip is None or self.clip > 0, f"clip is {self.clip}; it is a norm above 0.")
-        _need(0 <= self.label_smoothing < 1, f"label_smoothing is {self.label_smoothing}; it is below 1, 0 or more.")
+        for name in ("label_smoothing", "label_smoothing_others"):
+            value = getattr(self, name)
+            _need(0 <= value < 1, f"{name} is {value}; it is below 1, 0 or more.")
+        _check_labels(self.label_smoothing, self.label_smoothing_others, self.exchange)
         _need(self.ema is None or 0 < self.ema < 1, f"ema is {self.ema}; it is a decay between 0 and 1, exclusive.")
         _need(
             self.checkpoint_steps is None or self.checkpoint_steps >= 1,
@@ -302,6 +325,18 @@ class Recipe:
                 f"exchange.off_epochs is {self.exchange.off_epochs} of {self.epochs} epochs: nothing would ever be "
                 "exchanged.",
             )
+
+
+def _check_labels(smoothing: float, others: float, exchange: Exchange | None) -> None:
+    _need(
+        not (smoothing and others),
+        f"label_smoothing is {smoothing} and label_smoothing_others {others}: two forms of one method. Leave one out.",
+    )
+    _need(
+        exchange is None or exchange.labels == "partner" or not (smoothing or others),
+        "exchange.labels is 'others', which smoothes labels by itself: leave label_smoothing and "
+        "label_smoothing_others out.",
+    )
 
 
 def _check_schedule(schedule: Schedule, epochs: int, data: Data) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from momentex.errors import MomentexError, RecipeError
 from momentex.survey import _undisturbed, check
+from momentex.train.augmenting import certain
 from momentex.train.mixing import layer_of
 from momentex.train.place import Place
 from momentex.train.recipe import Exchange, Recipe
@@ -19,14 +20,14 @@ def rehearse(recipe: Recipe, task: Task, place: Place) -> None:
     """Model, data, loss and exchange once together, in train mode; the model is then as it was, bit for bit."""
     smallest, largest = (pick(task.batches.sizes) for pick in (min, max))
     smallest, largest = smallest // place.world // recipe.accumulate, -(-largest // place.world // recipe.accumulate)
-    if recipe.exchange is not None and largest < 2:
+    if (recipe.exchange or recipe.mixup or recipe.cutmix) is not None and largest < 2:
         raise RecipeError(
             f"the batch of {recipe.batch_size} goes through the model in {place.world * recipe.accumulate} parts "
             "(processes × accumulate), each of a single image: nobody would have a partner. Use larger batches, or "
             "fewer parts."
         )
     first = next(iter(task.batches.epoch(0)))
-    two = take(first, slice(0, 2))
+    two, _ = certain(recipe)(take(first, slice(0, 2)), 0)
     outputs: list[Any] = []
 
     def keep(module: nn.Module, arguments: Any, output: Any) -> None:

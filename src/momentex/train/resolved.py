@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from momentex import over
+from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError
 from momentex.train import recipe as parts
 from momentex.train.recipe import Recipe
@@ -15,6 +16,7 @@ from momentex.train.recipe import Recipe
 _VALUES = (
     *(over.PONO, over.IN, over.LN, over.GN, over.LRN),
     *(parts.Data, parts.Augment, parts.Exchange, parts.SGD, parts.Adam, parts.Evaluation, parts.Reported, Recipe),
+    *(Cutout, Mixup, CutMix),
     *(parts.Constant, parts.Steps, parts.Cosine, parts.Plateau, parts.InverseSqrt),
 )
 _BY_NAME = {kind.__name__: kind for kind in _VALUES}

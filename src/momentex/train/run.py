@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from momentex.train.augmenting import Augmenting, augmenting
 from momentex.train.mixing import Mixing, mixing
 from momentex.train.optimization import LearningRate, make_optimizer
 from momentex.train.place import Place
@@ -53,6 +54,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     rate: LearningRate
     scaler: torch.amp.GradScaler
+    augment: Augmenting
     mixing: Mixing
     at: Position
 
@@ -70,7 +72,7 @@ class Run:
 def prepare(recipe: Recipe, task: Task, place: Place) -> Run:
     """Everything that a run moves, at its beginning. Moment Exchange is attached before anything wraps the model."""
     rehearse(recipe, task, place)
-    mix = mixing(recipe.exchange, task.model, task.site, seed=recipe.seed, rank=place.rank)
+    mix = mixing(recipe.exchange, task.model, task.site, seed=recipe.seed, rank=place.rank, classes=task.num_classes)
     optimizer = make_optimizer(task.model, recipe.optimizer)
     called = place.replicated(task.model)
     return Run(
@@ -82,6 +84,7 @@ def prepare(recipe: Recipe, task: Task, place: Place) -> Run:
         optimizer=optimizer,
         rate=LearningRate(optimizer, recipe.schedule, epochs=recipe.epochs, steps=len(task.batches.sizes)),
         scaler=torch.amp.GradScaler(place.device.type, enabled=recipe.precision == "float16"),
+        augment=augmenting(recipe, rank=place.rank),
         mixing=mix,
         at=Position(),
     )
@@ -103,7 +106,9 @@ def train_step(run: Run, batch: Batch) -> Tensor:
         some = batch if recipe.accumulate == 1 else take(batch, rows)
         share = (rows.stop - rows.start) / here
         with _sync(run.called, rows.stop == here):
-            with run.mixing.block(some, run.number * recipe.accumulate + part, on) as targets:
+            number = run.number * recipe.accumulate + part
+            some, targets = run.augment(some, number)
+            with run.mixing.block(some, targets, number, on) as targets:
                 with place.autocast(recipe.precision):
                     output = run.called(*some.inputs)
                 loss = task.loss(targets, output)

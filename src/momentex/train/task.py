@@ -33,14 +33,15 @@ class Batches(Protocol):
 class Task(NamedTuple):
     """One training problem.
 
-    model      on its device, as plain as its author wrote it
-    site       the layer at which moments are exchanged unless the recipe names one; None if nobody has recorded it
-    batches    the training samples
-    loss       the mean over a batch, of labels that may be mixed
-    fits       raises a RecipeError unless an output of the model is what loss and labels need
-    evaluate   numbers of a model in evaluation mode; the same on every process. "error" and "nll" are among them
-    split      what is evaluated: "test", or "validation" where samples were held out
-    facts      what tells these data from others, in JSON's types: a run goes on with the same ones only
+    model        on its device, as plain as its author wrote it
+    site         the layer at which moments are exchanged unless the recipe names one; None if nobody has recorded it
+    batches      the training samples
+    loss         the mean over a batch, of labels that may be mixed
+    fits         raises a RecipeError unless an output of the model is what loss and labels need
+    evaluate     numbers of a model in evaluation mode; the same on every process. "error" and "nll" are among them
+    split        what is evaluated: "test", or "validation" where samples were held out
+    facts        what tells these data from others, in JSON's types: a run goes on with the same ones only
+    num_classes  of the labels; None where they are no classes
     """
 
     model: nn.Module
@@ -51,6 +52,7 @@ class Task(NamedTuple):
     evaluate: Callable[[nn.Module], dict[str, float]]
     split: str
     facts: Mapping[str, Any]
+    num_classes: int | None = None
 
 
 def take(batch: Batch, rows: slice) -> Batch:

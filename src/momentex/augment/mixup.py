@@ -1,0 +1,41 @@
+"""mixup: images are averaged with those of a partner, and so are their targets (Zhang et al., ICLR 2018)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from momentex.augment.drawing import At, as_targets, check_partners, partners, planned
+from momentex.augment.values import Mixup
+from momentex.errors import FeatureError
+from momentex.pairing import Beta
+from momentex.targets import Targets, checked_lam
+
+
+def mixup(x: Tensor, targets: Tensor | Targets, *, index: Tensor, lam: float | Tensor) -> tuple[Tensor, Targets]:
+    """x_i ← λ x_i + (1 − λ) x_index[i], and t_i likewise. λ: a number or (batch,). x is not written to.
+
+    >>> import torch
+    >>> x, targets = mixup(torch.tensor([[0.0], [8.0]]), torch.tensor([0, 1]), index=torch.tensor([1, 0]), lam=0.75)
+    >>> x.flatten(), targets
+    (tensor([2., 6.]), Targets(0.75 · torch.int64 (2,) + 0.25 · torch.int64 (2,)))
+    """
+    targets = as_targets(targets, x)
+    if not x.is_floating_point():
+        raise FeatureError(f"x is {x.dtype}; averages need floating-point images: normalise them first.")
+    check_partners(index, len(x))
+    weight = checked_lam(lam, len(x))
+    index = index.to(x.device, non_blocking=True)  # once: images and labels are usually on one device
+    mixed = targets.mixed_with(index, weight)
+    if isinstance(weight, float) and weight == 1.0:
+        return x, mixed
+    if isinstance(weight, Tensor):
+        weight = weight.to(x.device, x.dtype, non_blocking=True).view(-1, *[1] * (x.ndim - 1))
+    # written into the partners, which are a copy: x + (1 − λ)(x[index] − x), exact where λ is 1 or the partner oneself
+    return partners(x, index).lerp_(x, weight), mixed
+
+
+def drawn(how: Mixup, x: Tensor, targets: Tensor | Targets, at: At, index: Tensor | None) -> tuple[Tensor, Targets]:
+    """`mixup` with what is drawn for this step."""
+    targets = as_targets(targets, x)
+    plan = planned(Beta(how.alpha, per=how.per), how.p, how.per, how.pairs, at, targets, index)
+    return mixup(x, targets, index=plan.index, lam=plan.lam) if plan.on else (x, targets)
