@@ -48,6 +48,7 @@ def test_it_is_a_public_name_and_calls_every_arm_with_every_seed_a_seed_after_th
 def test_it_prints_the_verdict_and_the_table_and_saves_the_report(tmp_path):
     found = compare(Fit(), arms=ARMS, seeds=4, title="my model")
     said = str(found)
+    assert found._repr_markdown_() == said  # in a notebook
     assert said.startswith("# my model\n")
     assert "**mine is better than plain: error is lower by" in said
     assert re.search(r"^\| plain \| 9\.\d+ ± 0\.\d+ \|", said, re.MULTILINE)

@@ -36,9 +36,8 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    driver = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+    with driver.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()

@@ -64,6 +64,17 @@ def test_the_verdict_comes_before_the_table_and_the_table_before_the_figures():
     assert places == sorted(places)
 
 
+def test_the_first_verdict_is_of_the_primary_contrast_and_says_so():
+    cards = [
+        card
+        for card in tree(page(AWKWARD["twenty seeds"])).iter("div")
+        if (card.get("class") or "").startswith("claim ")
+    ]
+    ranks = [words(rank) for card in cards for rank in card.iter("span") if rank.get("class") == "rank"]
+    assert ranks == ["primary contrast", "named beforehand"]
+    assert "moex against labels only" in words(cards[0])
+
+
 def test_what_a_user_wrote_is_text_wherever_it_stands():
     text = page(AWKWARD["hostile"])
     assert "<script" not in text

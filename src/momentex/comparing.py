@@ -33,6 +33,10 @@ class Compared:
 
         return markdown.render(self.comparison, self.analysis)
 
+    def _repr_markdown_(self) -> str:
+        """What notebooks show."""
+        return str(self)
+
     @cached_property
     def html(self) -> str:
         """The report: one page that needs nothing else."""

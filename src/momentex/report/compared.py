@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from momentex.comparison.analysis import Analysis, Contrast, Estimate, Row, Which
 from momentex.comparison.result import Arm, Comparison
@@ -53,7 +54,8 @@ def _about(comparison: Comparison) -> str:
 
 def _lead(comparison: Comparison, named: Sequence[Contrast]) -> tuple[Claim, ...]:
     if named:
-        return tuple(_claim(comparison, contrast) for contrast in named)
+        ranks = ["primary contrast", *["named beforehand"] * len(named)]
+        return tuple(replace(_claim(comparison, c), rank=rank) for c, rank in zip(named, ranks, strict=False))
     why = "There is one arm, and nothing to compare it with." if len(comparison.arms) == 1 else (
         "No differences are drawn between these arms: they differ in more than what an arm is."
     )  # fmt: skip

@@ -16,6 +16,7 @@ class Claim:
 
     badge   the verdict in a word or two
     title   what is held against what
+    rank    what makes it stand where it does: "primary contrast"
     figure  the number that it is about, with its unit; empty where there is none
     text    the whole sentence, which needs nothing of the above
     """
@@ -23,6 +24,7 @@ class Claim:
     tone: Tone
     badge: str
     title: str
+    rank: str = ""
     figure: str = ""
     text: str
 

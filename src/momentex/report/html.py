@@ -92,7 +92,8 @@ def _claim(claim: Claim) -> Markup:
     badge = tag("span", tag("span", SIGNS[claim.tone], aria_hidden="true"), f" {claim.badge}", class_="badge")
     return tag(
         "div",
-        tag("p", badge, tag("span", claim.title, class_="against"), class_="title"),
+        tag("p", badge, tag("span", claim.rank, class_="rank") if claim.rank else "", class_="verdict"),
+        tag("p", claim.title, class_="against"),
         tag("p", claim.figure, class_="figure") if claim.figure else "",
         tag("p", claim.text, class_="sentence"),
         class_=f"claim {claim.tone}",
