@@ -103,10 +103,8 @@ ORDER = {  # what each module of the core may import of ours, directly
     "replay": {"errors"},
     "attach": {"errors", "over", "opened", "moments", "exchange", "replay"},
     "diagnostics": {"errors", "moments", "pairing"},
-    "moex": {
-        *("errors", "over", "opened", "moments", "pairing", "targets"),
-        *("exchange", "replay", "attach", "diagnostics"),
-    },
+    "blocks": {"errors", "opened", "pairing", "targets", "replay", "attach", "diagnostics"},
+    "moex": {"errors", "over", "pairing", "targets", "exchange", "attach", "diagnostics", "blocks"},
     "survey": {"errors", "over", "exchange", "targets", "attach", "diagnostics", "moex"},
 }
 PACKAGES = {  # what each package may import besides itself

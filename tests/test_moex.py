@@ -51,7 +51,7 @@ def assert_plain(model: nn.Module, moex: MomentExchange) -> None:
     """Nothing is open and the model computes what one without a hook computes."""
     at, untouched = batch(), net()
     untouched.load_state_dict(model.state_dict())
-    assert moex._open is None
+    assert moex._blocks.open is None
     assert same(model.eval()(at.x), untouched.eval()(at.x))
     model.train()
 
@@ -346,7 +346,7 @@ def test_a_bad_batch_vector_is_an_error_of_ours_and_leaves_nothing_armed(sets: T
     moex = MomentExchange(model, "mix", over=IN(), p=1.0)
     with pytest.raises((ShapeError, PairingError), match="batch"), moex(torch.arange(4), batch=sets):
         model(torch.ones(12, 3))
-    assert moex._open is None
+    assert moex._blocks.open is None
 
 
 BAD_FRACTIONS = [-0.1, 1.1, math.nan, math.inf, "0.5", None]

@@ -1,4 +1,4 @@
-"""Layer name -> module -> hook: how the exchange gets into a model that knows nothing of it.
+"""Layer name -> module -> hook: how an operation on features gets into a model that knows nothing of it.
 
 One permanent hook sits on a child module. What it does is decided by plain attributes that the step sets and clears, so
 that compilers guard on "facts or no facts" and nothing else: p, λ and the pairing never recompile.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from momentex.errors import AttachmentError, FeatureError, LayerNotFound, StepError, did_you_mean
-from momentex.exchange import Exchanged, How, exchange
+from momentex.exchange import How, exchange
 from momentex.moments import Moments
+from momentex.opened import Layout
 from momentex.replay import Block, Replay, in_backward, keep
 
 Where: TypeAlias = Literal["input", "output"]
@@ -24,19 +26,51 @@ Select: TypeAlias = Key | tuple[Key, ...] | None
 
 
 class Facts(NamedTuple):
-    """What a site must know about the step: who gets whose moments, and where padding or sets are."""
+    """What a site must know about the step: who is whose partner, where padding or sets are, and with which weight."""
 
     index: Tensor
     mask: Tensor | None = None
     batch: Tensor | None = None
+    weight: Tensor | None = None  # of the sample itself, for operations that are weighted: () or (batch,)
 
 
 class Seen(NamedTuple):
     """What a site last saw in eager mode, for diagnostics."""
 
     features: tuple[int, ...]
-    moments: Moments
+    moments: Moments | None
     index: Tensor
+
+
+class Operation(Protocol):
+    """What happens to the features at a layer. A value: copies and pickles of a model bring it along."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def weighted(self) -> bool:
+        """Whether it needs `Facts.weight`."""
+        ...
+
+    def __call__(self, h: Tensor, facts: Facts) -> tuple[Tensor, Moments | None]:
+        """The new features, and the moments of the old ones if it has them."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exchanging:
+    """Moment Exchange as an operation."""
+
+    how: How
+    weighted = False
+
+    @property
+    def layout(self) -> Layout:
+        return self.how.layout
+
+    def __call__(self, h: Tensor, facts: Facts) -> tuple[Tensor, Moments | None]:
+        return exchange(h, facts.index, self.how, mask=facts.mask, batch=facts.batch)
 
 
 class ExchangeSite(nn.Module):
@@ -63,8 +97,8 @@ class ExchangeSite(nn.Module):
 class Hook:
     """What sits on a layer. Plain unless `facts` are set; a copy or a pickle of it is always plain."""
 
-    def __init__(self, name: str, where: Where, select: Select, how: How) -> None:
-        self.name, self.where, self.select, self.how = name, where, select, how
+    def __init__(self, name: str, where: Where, select: Select, operation: Operation) -> None:
+        self.name, self.where, self.select, self.operation = name, where, select, operation
         self.facts: Facts | None = None  # of the block that is open
         self.replay = Replay[Facts]()  # for recomputation during backward, when the block has closed
         self.block: Block[Facts] | None = None  # that is open
@@ -73,7 +107,7 @@ class Hook:
         self.seen: Seen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "where": self.where, "select": self.select, "how": self.how}
+        return {"name": self.name, "where": self.where, "select": self.select, "operation": self.operation}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -84,12 +118,12 @@ class Hook:
             return None
         path = self._path() or ((0,) if args else (next(iter(kwargs), 0),))
         call = args if isinstance(path[0], int) else kwargs
-        new = self._exchanged(call, path, facts)
+        new = self._changed(call, path, facts)
         return (new, kwargs) if call is args else (args, new)
 
     def on_output(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         facts = self._facts(module, kwargs)
-        return None if facts is None else self._exchanged(output, self._path(), facts)
+        return None if facts is None else self._changed(output, self._path(), facts)
 
     def _path(self) -> tuple[Key, ...]:
         return () if self.select is None else self.select if isinstance(self.select, tuple) else (self.select,)
@@ -99,7 +133,7 @@ class Hook:
         if facts is None or not isinstance(module, ExchangeSite):
             return facts
         mask, batch = kwargs.get("mask"), kwargs.get("batch")
-        return Facts(facts.index, facts.mask if mask is None else mask, facts.batch if batch is None else batch)
+        return facts._replace(mask=facts.mask if mask is None else mask, batch=facts.batch if batch is None else batch)
 
     def _current(self) -> Facts | None:
         if torch.compiler.is_compiling():
@@ -121,20 +155,20 @@ class Hook:
     # leave no trace in the graph. Changing an attribute in the graph is refused in checkpointed regions.
     _mark_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def _exchanged(self, container: Any, path: tuple[Key, ...], facts: Facts) -> Any:
+    def _changed(self, container: Any, path: tuple[Key, ...], facts: Facts) -> Any:
         h = self._get(container, path)
-        samples = len(facts.index) if facts.batch is not None else h.shape[self.how.layout.axes(h)[0]]
+        samples = len(facts.index) if facts.batch is not None else h.shape[self.operation.layout.axes(h)[0]]
         if samples != len(facts.index):
             raise StepError(
                 f"layer {self.name!r} sees a batch of {samples} (features {tuple(h.shape)}), and the labels are "
                 f"{len(facts.index)}. Features and labels must be of one batch: set batch_dim if it is another axis, "
                 "and use DistributedDataParallel, not DataParallel, which cuts the batch under the pairing."
             )
-        result: Exchanged = exchange(h, facts.index, self.how, mask=facts.mask, batch=facts.batch)
+        new, moments = self.operation(h, facts)
         if not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active():
-            keep(self.block, result.h)
-            self.seen = Seen(tuple(h.shape), result.moments, facts.index)
-        return _replaced(container, path, result.h)
+            keep(self.block, new)
+            self.seen = Seen(tuple(h.shape), moments, facts.index)
+        return _replaced(container, path, new)
 
     def _get(self, container: Any, path: tuple[Key, ...]) -> Tensor:
         h = container
@@ -154,11 +188,13 @@ class Hook:
         return h
 
 
-def attach(model: nn.Module, name: str, where: Where, select: Select, how: How) -> tuple[nn.Module, Hook, Any]:
+def attach(
+    model: nn.Module, name: str, where: Where, select: Select, operation: Operation
+) -> tuple[nn.Module, Hook, Any]:
     """Put a hook on the child of `model` with this name: the module, the hook, and the handle that removes it."""
     model = unwrapped(model)
     module = find_layer(model, name)
-    hook = Hook(name, where, select, how)
+    hook = Hook(name, where, select, operation)
     if where == "input":
         return module, hook, module.register_forward_pre_hook(hook.on_input, with_kwargs=True)
     if where == "output":

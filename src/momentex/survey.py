@@ -160,10 +160,10 @@ def check(
     try:
         with _undisturbed(model, training=True), torch.no_grad(), moex(y, mask=mask, batch=batch) as targets:
             _call(model, x)
-        seen = moex._hooks[layer].seen
+        seen = moex._blocks.hooks[layer].seen
         if seen is None:
             raise FeatureError(f"a batch of {len(targets)} has nothing to exchange; check with two samples or more.")
-        strength = Strength.of(seen.moments, seen.index, moex._how.eps)
+        strength = None if seen.moments is None else Strength.of(seen.moments, seen.index, moex._how.eps)
     finally:
         moex.remove()
     if strength is not None and moex._how.moves.std:
