@@ -376,6 +376,39 @@ MUTANTS = [
         "test_report_html.py",
         "dots_and_intervals_lie_where",
     ),
+    # feature
+    Mutant(
+        "λ is the weight of the partner in manifold mixup",
+        "feature/manifold_mixup.py",
+        "torch.lerp(partner.to(work), h.to(work), weight)",
+        "torch.lerp(h.to(work), partner.to(work), weight)",
+        "test_feature_manifold_mixup.py",
+        "formula_by_hand",
+    ),
+    Mutant(
+        "blocks begin as often at the edge as if they could",
+        "feature/dropblock.py",
+        "(height - size + 1) * (width - size + 1)",
+        "height * width",
+        "test_feature_dropblock.py",
+        "about_the_share or torchvisions",
+    ),
+    Mutant(
+        "the gradient of ShakeDrop has the forward coefficient",
+        "feature/shakedrop.py",
+        "ctx.save_for_backward(inputs[2])",
+        "ctx.save_for_backward(inputs[1])",
+        "test_feature_branches.py",
+        "papers_formula",
+    ),
+    Mutant(
+        "the first block always survives",
+        "feature/branch.py",
+        "1 - (block + 1) / blocks",
+        "1 - block / blocks",
+        "test_feature_branches.py",
+        "decays_linearly",
+    ),
 ]
 
 
