@@ -128,7 +128,7 @@ class _Hook:
 
     def __init__(self, name: str, block_size: int, p: float) -> None:
         self.name, self.block_size = name, block_size
-        self.p = torch.tensor(p)
+        self.p = torch.tensor(p, device="cpu")
 
     def on_output(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
         if not module.training:

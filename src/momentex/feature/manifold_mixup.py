@@ -19,7 +19,7 @@ from momentex.diagnostics import Diagnostics
 from momentex.errors import FeatureError, PairingError, check_fraction
 from momentex.moments import Moments, accumulation_dtype
 from momentex.opened import Layout
-from momentex.pairing import Beta, Pairing, Per, Plan, Policy, check_index, check_pairing, check_per
+from momentex.pairing import Beta, Pairing, Per, Plan, Policy, check_index, check_pairing, check_per, check_seed
 from momentex.targets import Targets
 
 METHOD = "manifold_mixup"
@@ -126,7 +126,7 @@ class ManifoldMixup:
         self.lam = Beta(alpha, per=per)
         self.p = check_fraction("p", p)
         self.enabled = True
-        self.seed, self.step, self.rank = seed, 0, rank
+        self.seed, self.step, self.rank = check_seed(seed), 0, rank
         self.per: Per = per
         self.pairing: Pairing = pairing
         channel_dim = 1 if batch_dim != 1 else 0  # of no meaning here, and not the batch
