@@ -14,15 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from momentex.attach import Facts, Select, Where
-from momentex.blocks import Blocks, Given, Step, rank_of
+from momentex.blocks import Blocks, Given, Step
 from momentex.diagnostics import Diagnostics
 from momentex.errors import FeatureError, PairingError, check_fraction
 from momentex.moments import Moments, accumulation_dtype
 from momentex.opened import Layout
-from momentex.pairing import Beta, Pairing, Per, Plan, Policy, check_index, check_pairing, check_per, check_seed
+from momentex.pairing import (
+    Beta,
+    Pairing,
+    Per,
+    Plan,
+    Policy,
+    check_index,
+    check_pairing,
+    check_per,
+    check_seed,
+    pair,
+    rank_here,
+    stream,
+)
 from momentex.targets import Targets
 
-METHOD = "manifold_mixup"
+STREAM = "manifold_mixup"
 
 
 def manifold_mixup(h: Tensor, index: Tensor, lam: float | Tensor, *, batch_dim: int = 0) -> Tensor:
@@ -178,7 +191,10 @@ class ManifoldMixup:
 
     def _draw(self, size: int, labels: Tensor, index: Tensor | None) -> Plan:
         p = self.p if self.enabled else 0.0
-        policy = Policy(self.lam, p, self.per, self.pairing, self.layers, METHOD)
-        plan = policy.draw(self.seed, self.step, size, rank=rank_of(self.rank), labels=labels, index=index)
+        rank = rank_here() if self.rank is None else self.rank
+        if index is None:  # that of Moment Exchange in this step
+            index = pair(self.pairing, size, stream(self.seed, self.step, "pairing", rank), labels)
+        policy = Policy(self.lam, p, self.per, self.pairing, self.layers, stream=STREAM)
+        plan = policy.draw(self.seed, self.step, size, rank=rank, labels=labels, index=index)
         self.step += 1
         return plan
