@@ -245,6 +245,12 @@ def test_another_metric_that_says_otherwise_is_not_passed_over():
             ["cutmix+moex cutmix", "cutmix baseline", "cutmix+moex baseline"],
             1,
         ),
+        (
+            ["baseline", "moex", "cutmix", "cutmix+moex"],
+            ["moex baseline", "cutmix+moex cutmix", "cutmix+moex moex", "cutmix baseline", "cutmix+moex baseline"],
+            1,
+        ),
+        (["a", "b+c", "a+b+c"], ["a+b+c b+c", "b+c a", "a+b+c a"], 1),
     ],
 )
 def test_what_is_compared_with_what(arms, pairs, beforehand):

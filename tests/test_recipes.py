@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from momentex import models, recipes
+from momentex import CutMix, Cutout, Mixup, models, recipes
 from momentex.errors import MomentexError, RecipeError
 from momentex.recipes import arms, cifar, find, names
 from momentex.recipes.arms import labels_only, lam1, moex
@@ -18,7 +18,8 @@ from momentex.train.resolved import differences, from_json, to_json
 
 ENTRIES = {entry.name: entry for entry in names()}
 MODELS = [row.__name__ for row in cifar.ROWS]
-WITH_MOEX = [name for name in ENTRIES if "_moex" in name]
+DESIGN = [name for name in ENTRIES if ".design." in name]
+WITH_MOEX = [name for name in ENTRIES if "_moex" in name and name not in DESIGN]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -30,7 +31,7 @@ def test_a_recipe_is_found_by_its_name_and_survives_json(name):
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_name_begins_with_its_data_set(name):
-    assert re.match(rf"{find(name).data.name}(\.|_|$)", name)
+    assert re.match(rf"({find(name).data.name}(\.|_|$)|ablation\.)", name)
 
 
 def test_the_command_line_sees_all_names_once_and_small_ones_first():
@@ -43,7 +44,7 @@ def test_the_command_line_sees_all_names_once_and_small_ones_first():
 
 
 def test_the_table_has_six_models_two_data_sets_and_two_numbers_for_each():
-    reported = {name for name, entry in ENTRIES.items() if entry.reported}
+    reported = {name for name, entry in ENTRIES.items() if entry.reported and name not in DESIGN}
     assert reported == {f"{data}.{model}{arm}" for data in cifar.TITLES for model in MODELS for arm in ("", "_moex")}
     assert len(reported) == 24
     assert len(cifar.REPORTED) == 12
@@ -82,7 +83,7 @@ def test_the_arms_of_a_recipe_differ_in_the_exchange_alone(name):
 
 
 def test_every_recipe_with_an_exchange_has_its_controls():
-    assert len(WITH_MOEX) * 3 == sum(entry.recipe.exchange is not None for entry in ENTRIES.values())
+    assert len(WITH_MOEX) * 3 == sum(ENTRIES[n].recipe.exchange is not None for n in ENTRIES if n not in DESIGN)
 
 
 def test_the_released_script_differs_from_the_text_in_lam_and_p():
@@ -115,6 +116,43 @@ def test_the_model_of_every_recipe_can_be_built_with_its_options(recipe):
     dropped = {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)}
     assert dropped <= {recipe.model_options.get("dropout", 0.0)}
     assert bool(dropped) == (recipe.model == "cifar:wrn_28_10")
+
+
+# --- the paper's ablation of design choices --------------------------------------------------------------------------
+
+
+def test_the_ablation_has_the_six_rows_of_the_paper_and_two_twins():
+    paper = {name: ENTRIES[name].reported for name in DESIGN if name.startswith("ablation.")}
+    assert {name.rpartition(".")[2]: (number.error, number.sem) for name, number in paper.items()} == {
+        "baseline": (26.3, 0.10),
+        "label_smoothing": (26.0, 0.06),
+        "labels_only": (26.0, 0.12),
+        "lam1": (26.3, 0.02),
+        "moex_label_smoothing": (25.8, 0.09),
+        "moex": (25.5, 0.09),
+    }
+    assert len(DESIGN) == 18
+    assert all(ENTRIES[name].reported is None for name in set(DESIGN) - set(paper))
+
+
+@pytest.mark.parametrize(
+    ("stem", "base"),
+    [
+        ("ablation.design", "cifar100.resnet110"),
+        ("cifar10.resnet20_5k.design", "cifar10.resnet20_5k"),
+        ("digits.design", "digits"),
+    ],
+)
+def test_a_row_of_the_ablation_differs_from_its_recipe_in_one_thing(stem, base):
+    changed = {row: differences(find(base), find(f"{stem}.{row}")) for row in ("baseline", "label_smoothing")}
+    assert changed["baseline"] == []
+    assert changed["label_smoothing"] == ["label_smoothing_others: 0.0 there, 0.1 now"]
+    moex = find(f"{stem}.moex")
+    assert replace(moex, exchange=None, paper=find(base).paper) == find(base)
+    assert moex.exchange == Exchange(lam=0.9, p=0.5)
+    assert differences(moex, find(f"{stem}.labels_only")) == ["exchange.features: True there, False now"]
+    assert differences(moex, find(f"{stem}.lam1")) == ["exchange.lam: 0.9 there, 1.0 now"]
+    assert differences(moex, find(f"{stem}.moex_label_smoothing")) == ["exchange.labels: partner there, others now"]
 
 
 # --- lab notes -------------------------------------------------------------------------------------------------------
@@ -326,6 +364,25 @@ def test_arms_are_composed_from_left_to_right(monkeypatch):
 def test_arms_that_are_none_or_do_not_differ_are_refused(asked, message):
     with pytest.raises(RecipeError, match=message):
         arms.of(find("digits"), asked)
+
+
+def test_methods_of_input_space_stack_on_moment_exchange():
+    made = arms.of(find("cifar10.resnet20"), ["cutmix", "mixup+moex", "cutout+cutmix+moex", "label_smoothing_others"])
+    assert made["cutmix"].cutmix == CutMix(p=0.5)
+    assert made["cutmix"].exchange is None
+    assert (made["mixup+moex"].mixup, made["mixup+moex"].exchange) == (Mixup(), Exchange())
+    assert made["cutout+cutmix+moex"].cutout == Cutout()
+    assert made["label_smoothing_others"].label_smoothing_others == 0.1
+    asked = arms.of(replace(find("cifar10.resnet20"), cutmix=CutMix(p=1.0)), ["baseline", "cutmix", "cutmix+moex"])
+    assert [recipe.cutmix and recipe.cutmix.p for recipe in asked.values()] == [None, 1.0, 1.0]
+
+
+def test_arms_that_exclude_each_other_are_refused():
+    with pytest.raises(RecipeError, match=r"label_smoothing is 0\.1 and label_smoothing_others 0\.1: two forms of one"):
+        arms.of(find("digits"), ["label_smoothing+label_smoothing_others"])
+    smoothing = replace(find("digits"), exchange=Exchange(labels="others"))
+    with pytest.raises(RecipeError, match=r"^exchange\.labels is 'others' in the recipe that is to be compared"):
+        arms.of(smoothing, ["baseline", "moex"])
 
 
 @pytest.mark.parametrize(("control", "said"), [("_labels_only", "features is False"), ("_lam1", "lam is 1")])

@@ -17,10 +17,12 @@ training set (`data.validation`), and a table of settings is a table, not a choi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 
 from momentex.over import GN, IN, LN, LRN, PONO, Over
+from momentex.recipes import ablation
 from momentex.sweep.grid import Axis, Point, Sweep, axis, grid
 from momentex.train.recipe import Exchange, Recipe, Reported
 
@@ -70,6 +72,20 @@ def moments(base: Recipe, title: str, reported: bool = False) -> Sweep:
         "Every kind of moments at the layer at which the paper found it best; for the last three it does not say "
         "where, and they are exchanged before stage 1."
     )
+    return Sweep(title=title, points=tuple(points), about=about)
+
+
+# --- design choices --------------------------------------------------------------------------------------------------
+
+
+def design(base: Recipe, title: str, reported: bool = False) -> Sweep:
+    """The six rows of the paper's ablation of design choices, over a recipe without an exchange."""
+    points = []
+    for name, row, error, sem in ablation.ROWS:
+        title_of_row = (inspect.getdoc(row) or "").partition("\n")[0].rstrip(".")
+        recipe = _reporting(row(base), (error, sem) if reported else None, ablation.TABLE)
+        points.append(Point(name=name, title=title_of_row, recipe=recipe))
+    about = "What Moment Exchange is without the exchange, without the labels, and with labels that know no partner."
     return Sweep(title=title, points=tuple(points), about=about)
 
 

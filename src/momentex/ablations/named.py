@@ -86,6 +86,12 @@ PAPER = (
         base=resnet110,
     ),
     Named(
+        name="ablation.design",
+        title="Design choices: ResNet-110 on CIFAR-100",
+        build=partial(exchanges.design, reported=True),
+        base=resnet110,
+    ),
+    Named(
         name="ablation.moments_layer",
         title="Moments × layer: ResNet-110 on CIFAR-100",
         build=partial(exchanges.moments_layer, reported=True),
@@ -152,4 +158,10 @@ def table() -> list[Named]:
         build=exchanges.moments_layer,
         base=small.cifar10_resnet20_5k,
     )
-    return [*PAPER, *map(_on_digits, PAPER), small_images]
+    small_design = Named(
+        name="cifar10_5k.design",
+        title="Design choices: ResNet-20 on 5,000 images of CIFAR-10",
+        build=exchanges.design,
+        base=small.cifar10_resnet20_5k,
+    )
+    return [*PAPER, *map(_on_digits, PAPER), small_design, small_images]

@@ -28,17 +28,26 @@ def of_arms(arms: Sequence[str]) -> tuple[Pairs, int]:
     """(arm, against) of recipes' arms, and how many of them are named beforehand.
 
     That is MoEx against label interpolation alone, which is the primary one, and MoEx against the baseline. Then every
-    arm is held against the baseline, and those of two methods against the first of them alone.
+    arm that has several methods is held against those with one of them less, X + MoEx against X and against MoEx, and
+    every arm against the baseline.
 
     >>> of_arms(["baseline", "moex", "labels_only"])
     ((('moex', 'labels_only'), ('moex', 'baseline'), ('labels_only', 'baseline')), 2)
+    >>> of_arms(["cutmix", "moex", "cutmix+moex"])[0][:2]
+    (('cutmix+moex', 'cutmix'), ('cutmix+moex', 'moex'))
     """
     reference = "baseline" if "baseline" in arms else arms[0]
     named = [("moex", against) for against in ("labels_only", "baseline") if {"moex", against} <= set(arms)]
-    others = [(arm, arm.rpartition("+")[0]) for arm in arms if arm.rpartition("+")[0] in arms]
+    others = [(arm, less) for arm in arms for less in _with_one_less(arm) if less in arms]
     others += [(arm, reference) for arm in arms if arm != reference]
     found = tuple(dict.fromkeys((*named, *others)))
     return found, max(1, len(named))
+
+
+def _with_one_less(arm: str) -> list[str]:
+    """`a+b` without b, then without a."""
+    parts = arm.split("+")
+    return ["+".join(parts[:i] + parts[i + 1 :]) for i in reversed(range(len(parts)))]
 
 
 def of_names(arms: Sequence[str], asked: Sequence[tuple[str, str]] | None) -> tuple[Pairs, int]:

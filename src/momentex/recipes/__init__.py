@@ -4,8 +4,10 @@
 | --- | --- |
 | `small` | `digits`, `cifar10.resnet20_5k`, `cifar10.wide_5k`, `cifar10.resnet20` |
 | `cifar` | the paper's CIFAR table: `cifar100.resnet110` and eleven more; variants where text and script disagree |
+| `ablation` | the paper's ablation of design choices: `ablation.design.label_smoothing` and five more; their twins |
 
-Every name has its arms: `…_moex` is the recipe with Moment Exchange, `…_labels_only` and `…_lam1` are controls of it.
+Every name of the first two has its arms: `…_moex` is the recipe with Moment Exchange, `…_labels_only` and `…_lam1` are
+controls of it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, NamedTuple
 
 from momentex.errors import RecipeError, did_you_mean
 from momentex.models import load_function
-from momentex.recipes import cifar, small
+from momentex.recipes import ablation, cifar, small
 from momentex.recipes.arms import Named, Usual
 from momentex.train.recipe import Recipe, Reported
 
@@ -91,7 +93,7 @@ def names() -> list[Entry]:
 
 @cache
 def _table() -> dict[str, Named]:
-    return {named.name: named for module in (small, cifar) for named in module.table()}
+    return {named.name: named for module in (small, cifar, ablation) for named in module.table()}
 
 
 def _yours(name: str) -> Recipe:

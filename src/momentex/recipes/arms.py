@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError, did_you_mean
 from momentex.train.recipe import Exchange, Recipe, Reported
 from momentex.train.resolved import identity
@@ -179,8 +180,9 @@ class Method:
 def _whole(asked: Exchange | None) -> Exchange:
     """The exchange of the recipe, of which there are controls."""
     exchange = asked or Exchange()
-    if not exchange.features or exchange.lam == 1:
-        said = "exchange.features is False" if not exchange.features else "exchange.lam is 1"
+    if not exchange.features or exchange.lam == 1 or exchange.labels == "others":
+        said = "exchange.lam is 1" if exchange.lam == 1 else "exchange.labels is 'others'"
+        said = said if exchange.features else "exchange.features is False"
         raise RecipeError(
             f"{said} in the recipe that is to be compared: that is a control already. Give the recipe with the whole "
             "exchange; its controls are the arms labels_only and lam1."
@@ -208,6 +210,42 @@ ARMS: dict[str, Method] = {
         field="exchange",
         value=lambda asked: replace(_whole(asked), lam=1.0),
     ),
+    "moex_label_smoothing": Method(
+        title="MoEx with label smoothing",
+        what="Features are exchanged, and labels smoothed over the other classes in place of being mixed.",
+        field="exchange",
+        value=lambda asked: replace(_whole(asked), labels="others"),
+    ),
+    "mixup": Method(
+        title="mixup",
+        what="Images and labels are averaged with those of a partner.",
+        field="mixup",
+        value=lambda asked: asked or Mixup(),
+    ),
+    "cutmix": Method(
+        title="CutMix",
+        what="A box of a partner is pasted into every other batch, and labels are mixed by its area.",
+        field="cutmix",
+        value=lambda asked: asked or CutMix(p=0.5),
+    ),
+    "cutout": Method(
+        title="Cutout",
+        what="A square of half the image's side is set to zero.",
+        field="cutout",
+        value=lambda asked: asked or Cutout(),
+    ),
+    "label_smoothing": Method(
+        title="label smoothing",
+        what="A tenth of each label is spread over all classes.",
+        field="label_smoothing",
+        value=lambda asked: asked or 0.1,
+    ),
+    "label_smoothing_others": Method(
+        title="label smoothing over the others",
+        what="A tenth of each label is spread over the other classes, as in the paper's ablation.",
+        field="label_smoothing_others",
+        value=lambda asked: asked or 0.1,
+    ),
     "moex_paper": Method(
         title="MoEx as the paper advises",
         what="Features are exchanged and labels mixed, set as the paper advises.",
@@ -218,7 +256,7 @@ ARMS: dict[str, Method] = {
 
 
 def methods(arm: str) -> list[Method]:
-    """What an arm is made of: `cutmix+moex` is one method, then the other.
+    """What an arm is made of: `cutmix+moex` has both, which act in the order in which a batch meets them.
 
     >>> [method.title for method in methods("moex")]
     ['MoEx']
