@@ -14,7 +14,7 @@ from momentex.comparison.result import Arm, Comparison
 from momentex.report import html
 from momentex.report.compared import document
 from momentex.report.markup import Markup, escaped, tag
-from tests.reports import AWKWARD, HOSTILE, runs
+from tests.reports import AWKWARD, HOSTILE, runs, trained
 
 awkward = pytest.mark.parametrize("found", AWKWARD.values(), ids=AWKWARD)
 
@@ -176,6 +176,14 @@ def test_an_arm_has_a_curve_if_it_has_numbers():
     curves = [path.find("title").text for path in drawn.iter("path") if path.get("class").startswith("curve")]
     assert curves == ["baseline", "moex", "labels only"]
     assert [words(item) for item in drawn.iter("li")] == curves
+
+
+def test_the_curves_of_very_long_runs_are_drawn_with_fewer_points_the_last_among_them():
+    found = runs(2, ["baseline", "moex"], outcomes=trained(2, ["baseline", "moex"], epochs=900))
+    drawn = figures(found)["Error (%) by epoch"]
+    paths = [path.get("d").split(" L") for path in drawn.iter("path") if path.get("class").startswith("curve")]
+    assert [len(path) for path in paths] == [180, 180]
+    assert all(path[-1].startswith("1000.0 ") for path in paths)
 
 
 def test_without_epochs_in_between_there_are_no_curves_and_without_an_interval_no_bar():

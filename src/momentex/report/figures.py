@@ -17,6 +17,7 @@ from momentex.report.strips import Strip, strips
 
 CURVES = ("error", "nll", "calibration", "loss")  # of the curves of our own runs
 HEIGHT, TOP, BOTTOM = 250, 8, 220
+MOST = 200  # epochs that a curve is drawn with: there are hardly more pixels
 
 
 def named(comparison: Comparison, metric: str) -> str:
@@ -132,8 +133,18 @@ def _line(outcomes: Outcomes, arm: str, metric: str) -> Line:
         if name == arm
     ]
     epochs = sorted(set.intersection(*map(set, mine))) if mine else []
-    found = [(epoch, spread([curve[epoch] for curve in mine])) for epoch in epochs]
+    found = [(epoch, spread([curve[epoch] for curve in mine])) for epoch in _drawn(epochs)]
     return [(epoch, one.mean, one.sem or 0.0) for epoch, one in found]
+
+
+def _drawn(epochs: Sequence[int]) -> list[int]:
+    """Not more than `MOST` of them, at equal distances, the last one among them.
+
+    >>> _drawn(range(1, 1001))[:3], _drawn(range(1, 1001))[-2:]
+    ([5, 10, 15], [995, 1000])
+    """
+    step = math.ceil(len(epochs) / MOST)
+    return list(epochs[::-1][::step][::-1]) if step > 1 else list(epochs)
 
 
 def _curves(comparison: Comparison, metric: str, lines: dict[str, Line]) -> Figure:

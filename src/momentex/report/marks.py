@@ -5,7 +5,7 @@ stay as large as they are; down, they are pixels.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from momentex.report.markup import Markup, joined, tag
 from momentex.report.scale import Scale
@@ -35,10 +35,12 @@ def drawing(*marks: str, height: float, alt: str, gutter: int = 0) -> Markup:
     return tag("div", svg, class_="drawing", style=f"padding-left:{gutter + 1}ch" if gutter else None)
 
 
-def dot(across: float, down: float, *, radius: float = 4, class_: str = "", title: str = "") -> Markup:
-    """A point, which says what it is when it is pointed at."""
-    inside = (tag("title", title),) if title else ()
-    return tag("circle", *inside, cx=percent(across), cy=down, r=radius, class_=f"dot {class_}".strip())
+def dots(points: Iterable[tuple[float, float, str]], *, radius: float, class_: str) -> Markup:
+    """Points across and down, each of which says what it is when it is pointed at."""
+    drawn = (
+        tag("circle", tag("title", title), cx=percent(across), cy=down, r=radius) for across, down, title in points
+    )
+    return tag("g", *drawn, class_=f"dots {class_}")
 
 
 def level(start: float, end: float, down: float, *, class_: str) -> Markup:

@@ -63,9 +63,7 @@ def _grid(scale: Scale, ticks: Sequence[float], zero: str) -> Markup:
 
 def _marks(one: Strip, scale: Scale) -> Markup:
     look = marks.series(one.key)
-    drawn = [
-        marks.dot(across, down, radius=RADIUS, class_=look, title=title) for across, down, title in _apart(one, scale)
-    ]
+    drawn = [marks.dots(_apart(one, scale), radius=RADIUS, class_=look)]
     if one.low is not None and one.high is not None:
         low, high = scale.share(one.low), scale.share(one.high)
         drawn.append(marks.level(low, high, BAR, class_=f"interval {look}"))
