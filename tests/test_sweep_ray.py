@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from momentex import cli
 from momentex.errors import RunError
 from momentex.sweep import node, ray_cluster
 from momentex.sweep.job import Finished, Job, failure_of, is_complete
@@ -23,6 +25,7 @@ from momentex.sweep.ray_cluster import run_ray
 from momentex.sweep.watch import Silent
 from momentex.train.record import Record, locked
 from tests.test_sweep_local import Seen, troubled
+from tests.test_sweep_verb import MINE
 from tests.train_runs import STARTING, assert_same_run, metrics, tiny, trained
 
 LONG = 50  # epochs of a run that is under way for some seconds
@@ -219,6 +222,24 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_call_goes_on_to_the_same_bits(cl
     (ended,) = run_ray(jobs[:1], address=cluster.address, watch=Silent())
     assert ended.failure is None
     assert_same_run(trained(jobs[0].recipe, tmp_path / "alone"), jobs[0].to)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_makes_one_table_there_and_here(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    told = {}
+    for on in ("ray", "local"):
+        command = ("sweep", "mine.py:two", "--seeds", "1", "--threads", "1", "--json", "--on", on, "--to", f"runs/{on}")
+        assert cli.main(command) == 0
+        told[on] = json.loads(capsys.readouterr().out)  # and nothing of Ray's
+    assert told["ray"]["table"] == told["local"]["table"]
+    assert told["ray"]["table"]
 
 
 # --- addresses -------------------------------------------------------------------------------------------------------

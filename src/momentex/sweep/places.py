@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
 
 from momentex.errors import RunError, did_you_mean
 from momentex.sweep.job import Finished, Job
 from momentex.sweep.local import run_local
+from momentex.sweep.ray_cluster import check_address, run_ray
 from momentex.sweep.watch import Watch
 
 
@@ -27,24 +29,19 @@ class Runner(Protocol):
         ...
 
 
-Found: TypeAlias = Callable[[str], Runner]  # given the whole of what --on says
-
-
-def _local(on: str) -> Runner:
-    return run_local
-
-
-PLACES: dict[str, Found] = {"local": _local}  # by what stands before "://"
+PLACES = ("local", "ray", "ray://HOST:PORT", "HOST:PORT", "auto")
 
 
 def runner(on: str) -> Runner:
-    """Who trains the jobs: `local` for this machine.
+    """Who trains the jobs: `local` for this machine, the others for a Ray cluster. An address is not tried here.
 
-    >>> runner("local").__name__
-    'run_local'
+    >>> runner("local").__name__, runner("ray://alpha:10001").keywords
+    ('run_local', {'address': 'ray://alpha:10001'})
     """
-    place, _, address = on.partition("://")
-    if place not in PLACES or (place == "local" and address):
-        near = did_you_mean(place, PLACES)
-        raise RunError(f"--on is {on!r}; it is {' or '.join(PLACES)}. {near}".strip())
-    return PLACES[place](on)
+    if on == "local":
+        return run_local
+    if on in ("ray", "auto") or ":" in on:
+        check_address(on)
+        return partial(run_ray, address=on)
+    near = did_you_mean(on, PLACES)
+    raise RunError(f"--on is {on!r}; it is {', '.join(PLACES[:-1])} or {PLACES[-1]}. {near}".strip())

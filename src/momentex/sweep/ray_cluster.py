@@ -158,19 +158,26 @@ def _handlers() -> dict[int, Any]:
     return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
+def check_address(address: str) -> tuple[str, int] | None:
+    """The host and the port that are meant; None where none is named."""
+    if address in (HERE, "auto", "local"):
+        return None
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise RunError(
+            f"{address!r} is no address of a Ray cluster: it is written as HOST:6379, as ray://HOST:10001, or as auto "
+            "for the one that runs on this machine."
+        )
+    return host.strip("[]"), int(port)
+
+
 def _check_reachable(address: str) -> None:
     """Ray itself waits for minutes, and then ends the process."""
     asked = os.environ.get("RAY_ADDRESS", HERE) if address == HERE else address
-    if asked in (HERE, "auto", "local"):
+    if (place := check_address(asked)) is None:
         return
-    host, colon, port = asked.removeprefix("ray://").rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise RunError(
-            f"{asked!r} is no address of a Ray cluster: it is written as HOST:6379, as ray://HOST:10001, or as auto "
-            "for the one that runs on this machine."
-        )
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT):
+        with socket.create_connection(place, timeout=CONNECT):
             pass
     except OSError as error:
         _unreachable(asked, str(error.strerror or error))

@@ -45,7 +45,7 @@ class Sweeping:
     to: Path | None = None
     """The folder of the sweep. Default: runs/sweep/NAME."""
     on: str = "local"
-    """Where the runs are trained."""
+    """Where the runs are trained: local, or a Ray cluster: ray, auto, HOST:PORT, ray://HOST:PORT."""
     sem: Sem = "plain"
     """The standard error behind ±: s / √n, or that with s corrected for small samples, which the paper cites."""
     workers: int | None = None
