@@ -115,7 +115,7 @@ PACKAGES = {  # what each package may import besides itself
     "evaluate": {*ORDER},
     "train": {*ORDER, "augment", "feature", "models", "data", "evaluate"},
     "recipes": {"errors", "over", "augment", "models", "train"},
-    "sweep": {"errors", "over", "train", "recipes"},
+    "sweep": {"errors", "over", "pairing", "train", "recipes"},
     "comparison": {"errors", "train", "recipes", "sweep"},
     "ablations": {"errors", "over", "train", "recipes", "sweep"},
     "swept": {"errors", "train", "sweep", "comparison"},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from momentex.errors import RecipeError, RunError
 from momentex.train.recipe import Recipe
@@ -14,14 +14,21 @@ from momentex.train.record import FAILURE, Record
 from momentex.train.resolved import differences, from_json, to_json
 from momentex.train.whole import write_whole
 
+PRUNED = "pruned after epoch"  # how the reason of a run begins that was ended on purpose
+Limits: TypeAlias = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be had: of this recipe, in this directory; `label` is what people are told about it."""
+    """A run to be had: of this recipe, in this directory; `label` is what people are told about it.
+
+    limits  errors above which it is ended early, by epoch: see `pruning`
+    """
 
     recipe: Recipe
     to: Path
     label: str
+    limits: Limits = ()
 
 
 @dataclass(frozen=True)
@@ -34,19 +41,25 @@ class Finished:
     failure: str | None
     seconds: float
 
+    @property
+    def pruned(self) -> bool:
+        """Whether it was ended on purpose, which is no fault of it."""
+        return self.failure is not None and self.failure.startswith(PRUNED)
+
 
 def encoded(job: Job) -> dict[str, Any]:
     """In JSON's types."""
-    return {"recipe": to_json(job.recipe), "to": str(job.to), "label": job.label}
+    return {"recipe": to_json(job.recipe), "to": str(job.to), "label": job.label, "limits": job.limits}
 
 
 def decoded(found: Mapping[str, Any]) -> Job:
     """What `encoded` was given.
 
     >>> decoded(encoded(Job(Recipe(), Path("runs/1"), "the first")))
-    Job(recipe=Recipe(...), to=PosixPath('runs/1'), label='the first')
+    Job(recipe=Recipe(...), to=PosixPath('runs/1'), label='the first', limits=())
     """
-    return Job(from_json(found["recipe"]), Path(found["to"]), found["label"])
+    bounds = tuple((epoch, error) for epoch, error in found["limits"])
+    return Job(from_json(found["recipe"]), Path(found["to"]), found["label"], bounds)
 
 
 def is_complete(job: Job) -> bool:

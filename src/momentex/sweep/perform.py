@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from momentex.errors import MomentexError, RunInUse
 from momentex.sweep.job import Job, note
+from momentex.sweep.pruning import Pruned, Pruning, pruned
 from momentex.train.engine import fit
 from momentex.train.progress import Reporter
 from momentex.train.record import OUTPUT
@@ -33,7 +34,11 @@ def perform(job: Job, reporter: Reporter, *, command: str) -> Ended:
     began, failure, spoilt = time.monotonic(), None, False
     with captured(job.to / OUTPUT):
         try:
-            _fit(job, reporter, command)
+            failure = pruned(job)  # before it was interrupted
+            if failure is None:
+                _fit(job, Pruning(job, reporter) if job.limits else reporter, command)
+        except Pruned as end:
+            failure = str(end)
         except MomentexError as error:
             failure = str(error)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a run may fail in any way

@@ -72,7 +72,7 @@ class Pace:
         reached = self._epochs.pop(finished.job.to, 0.0)
         self._of_finished += reached if finished.failure else finished.job.recipe.epochs
         self.over += 1
-        self.failed += finished.failure is not None
+        self.failed += finished.failure is not None and not finished.pruned
 
     @property
     def done(self) -> float:
@@ -107,6 +107,8 @@ class Pace:
 
 def outcome(finished: Finished) -> str:
     """A run that is over, in a line."""
+    if finished.pruned:
+        return f"{finished.job.label}: {finished.failure}"
     if finished.failure is not None:
         return f"{finished.job.label}: FAILED: {finished.failure}"
     rows = Record(finished.job.to).metrics()

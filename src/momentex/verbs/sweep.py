@@ -5,17 +5,17 @@ from __future__ import annotations
 import json as json_
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import tyro
 
 from momentex import ablations
 from momentex.comparison.contrasts import check_seeds
 from momentex.comparison.result import Sem
-from momentex.errors import RunError
+from momentex.errors import RecipeError, RunError
 from momentex.report import html, markdown
 from momentex.report.swept import document
 from momentex.sweep.job import is_complete
@@ -24,6 +24,7 @@ from momentex.swept import folder as store
 from momentex.swept.result import Swept, to_json
 from momentex.swept.table import tabled
 from momentex.train.recipe import Recipe
+from momentex.verbs import search as searching
 from momentex.verbs.compare import name_of_folder, seeds_of
 from momentex.verbs.grids import asked_sweep
 
@@ -32,6 +33,7 @@ Train every point of a sweep with the same seeds. The sweep is one of the paper'
 returns one (mine.py:FUNCTION), or a recipe with
 --grid FIELD VALUE VALUE … for every field that is to be varied
 Every field of the recipe is a flag, which holds for all points. A sweep that was stopped goes on.
+--search looks for the best point by held-out images, and then measures it on the test set with fresh seeds.
 Sweeps:
 """
 
@@ -48,6 +50,18 @@ class Sweeping:
     """Where the runs are trained: local, or a Ray cluster: ray, auto, HOST:PORT, ray://HOST:PORT."""
     sem: Sem = "plain"
     """The standard error behind ±: s / √n, or that with s corrected for small samples, which the paper cites."""
+    search: bool = False
+    """Choose among the points by held-out images (--data.validation), and test the best one with fresh seeds."""
+    trials: int | None = None
+    """Of a search: so many points, chosen by Optuna. Default: all of them."""
+    final_seeds: tuple[str, ...] = ()
+    """Of a search: the seeds of the test. Default: 5, which are 0 to 4. --seeds are those of the search: 1000."""
+    search_seed: int = 0
+    """Of a search: what Optuna draws with."""
+    at_a_time: int = 4
+    """Of a search: so many points are chosen before it is known what came of them, and may be trained side by side."""
+    prune: bool = True
+    """Of a search: end runs early that are worse than half of those before them."""
     workers: int | None = None
     """So many runs side by side. Default: one for each idle core, or for each GPU."""
     threads: int | None = None
@@ -59,10 +73,19 @@ class Sweeping:
     recipe: Annotated[Recipe, tyro.conf.arg(name="")] = field(default_factory=Recipe)
 
 
+Trained: TypeAlias = Callable[[Swept, Path, Sweeping], Swept]
+
+
 def sweep(arguments: Sequence[str]) -> None:
     """Train a grid or a list of recipes, the paper's ablations among them: a table, a report."""
     listed = "".join(f"- {named.name}: {named.title}\n" for named in ablations.names())
     name, found, asked = asked_sweep(Sweeping, arguments, ABOUT + listed)
+    if asked.search:
+        searching.search(name_of_folder(name), found, asked, arguments, trained)
+        return
+    for flag in ("trials", "final_seeds", "search_seed", "at_a_time", "prune"):
+        if getattr(asked, flag) != getattr(Sweeping, flag):
+            raise RecipeError(f"--{flag.replace('_', '-')} is for a search: add --search, or leave it out.")
     seeds = seeds_of(asked.seeds) if asked.seeds else tuple(range(_seeds(name)))
     check_seeds(seeds)
     folder = asked.to or Path("runs") / "sweep" / name_of_folder(name)
