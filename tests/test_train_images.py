@@ -215,7 +215,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": "cifar:resnet21"}, "cifar has no classifier 'resnet21'. Did you mean 'resnet20'"),
     ({"model": f"{MODELS}:smal"}, "has no function 'smal'. Did you mean 'small'"),
     ({"model_options": {"chanels": 1}}, "takes no argument 'chanels'. Did you mean 'channels'"),
-    ({"model_options": {"num_classes": 10}}, "model_options has num_classes, which model and data decide"),
+    ({"model_options": {"num_classes": 10}}, "model_options has num_classes, which the recipe decides"),
 ]
 
 

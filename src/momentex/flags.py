@@ -25,6 +25,7 @@ from momentex.recipes import find, names
 from momentex.recipes.arms import Usual
 from momentex.train import recipe as parts
 from momentex.train.recipe import Data, Exchange, Option, Recipe
+from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 
 T = TypeVar("T")
 
@@ -40,8 +41,26 @@ KINDS: dict[str, dict[str, type[Any]]] = {
 }
 
 # Of a recipe, and absent unless it has them: any flag of theirs adds one.
-PARTS: dict[str, type[Any]] = {"exchange": Exchange, "cutout": Cutout, "mixup": Mixup, "cutmix": CutMix}
-EXAMPLES = {"exchange": "lam 0.7", "cutout": "size 16", "mixup": "alpha 0.2", "cutmix": "p 0.5"}
+PARTS: dict[str, type[Any]] = {
+    "exchange": Exchange,
+    "cutout": Cutout,
+    "mixup": Mixup,
+    "cutmix": CutMix,
+    "manifold_mixup": ManifoldMixup,
+    "dropblock": DropBlock,
+    "shakedrop": ShakeDrop,
+    "stochastic_depth": StochasticDepth,
+}
+EXAMPLES = {
+    "exchange": "lam 0.7",
+    "cutout": "size 16",
+    "mixup": "alpha 0.2",
+    "cutmix": "p 0.5",
+    "manifold_mixup": "alpha 2",
+    "dropblock": "p 0.1",
+    "shakedrop": "last 0.5",
+    "stochastic_depth": "last 0.5",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +160,8 @@ def _folder(arguments: list[str]) -> Path | None:
 # tyro joins lines, but for those that begin with a sign.
 ABOUT_TRAIN = """\
 Train a recipe, or go on with it. Every field of the recipe is a flag. Also:
---exchange None takes Moment Exchange away, any flag --exchange.… adds it; --mixup, --cutmix and --cutout likewise
+--exchange None takes Moment Exchange away, any flag --exchange.… adds it; likewise --mixup, --cutmix, --cutout,
+--manifold-mixup, --dropblock, --shakedrop, --stochastic-depth
 """
 _ABOUT = """\
 --optimizer sgd|adam, --schedule constant|steps|cosine|plateau|inverse-sqrt

@@ -24,12 +24,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from momentex.errors import MomentexError, did_you_mean
-from momentex.models.cifar import FAMILIES, ZOO
+from momentex.models.cifar import FAMILIES, ZOO, Family
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build", "first_site", "load_function"]
+__all__ = ["build", "first_site", "load_function", "stages", "takes"]
 
 FORMS = "cifar:MODEL, torchvision:MODEL, timm:MODEL, path/to/mine.py:FUNCTION or package.module:FUNCTION"
 
@@ -64,11 +64,40 @@ def first_site(name: str) -> str | None:
     >>> first_site("cifar:densenet_bc_100"), first_site("torchvision:resnet18")
     ('dense1', None)
     """
+    family = _family(name)
+    return family.site if family else None
+
+
+def stages(name: str) -> tuple[str, ...]:
+    """The first layer and the stages of models of `cifar:`, by name; empty for all others.
+
+    >>> stages("cifar:resnet110"), stages("torchvision:resnet18")
+    (('conv1', 'layer1', 'layer2', 'layer3'), ())
+    """
+    family = _family(name)
+    return family.stages if family else ()
+
+
+def takes(name: str, argument: str) -> bool:
+    """Whether the function that builds this model has an argument of that name.
+
+    >>> takes("cifar:resnet110", "branch"), takes("cifar:densenet_bc", "branch"), takes("timm:resnet18", "branch")
+    (True, False, False)
+    """
+    family = _family(name)
+    if family is not None:
+        home = importlib.import_module(f"momentex.models.cifar.{family.home}")
+        return argument in inspect.signature(getattr(home, name.partition(":")[2])).parameters
+    if name.partition(":")[0] in _LIBRARIES:
+        return False
+    return argument in inspect.signature(load_function(name)).parameters
+
+
+def _family(name: str) -> Family | None:
     library, _, model = name.partition(":")
     if library != "cifar":
         return None
-    family = ZOO[model].family if model in ZOO else FAMILIES.get(model)
-    return family.site if family else None
+    return ZOO[model].family if model in ZOO else FAMILIES.get(model)
 
 
 def load_function(spec: str) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError, did_you_mean
 from momentex.train.recipe import Exchange, Recipe, Reported
+from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 from momentex.train.resolved import identity
 
 DEFAULT = ("baseline", "moex", "labels_only", "lam1")
@@ -251,6 +252,30 @@ ARMS: dict[str, Method] = {
         what="Features are exchanged and labels mixed, set as the paper advises.",
         field="exchange",
         value=lambda asked: Exchange(),
+    ),
+    "manifold_mixup": Method(
+        title="manifold mixup",
+        what="Features of a layer drawn for each step, the input among them, are averaged with those of a partner.",
+        field="manifold_mixup",
+        value=lambda asked: asked or ManifoldMixup(),
+    ),
+    "dropblock": Method(
+        title="DropBlock",
+        what="Squares of features are dropped at the output of the last stages, more of them as training goes on.",
+        field="dropblock",
+        value=lambda asked: asked or DropBlock(),
+    ),
+    "shakedrop": Method(
+        title="ShakeDrop",
+        what="Residual branches are multiplied by noise, and their gradients by another one.",
+        field="shakedrop",
+        value=lambda asked: asked or ShakeDrop(),
+    ),
+    "stochastic_depth": Method(
+        title="stochastic depth",
+        what="Residual branches are left out by a coin.",
+        field="stochastic_depth",
+        value=lambda asked: asked or StochasticDepth(),
     ),
 }
 

@@ -20,6 +20,7 @@ from momentex.errors import DataError, RecipeError
 from momentex.evaluate.calibration import BINS, bin_sums, expected_error
 from momentex.pairing import stream
 from momentex.targets import Targets
+from momentex.train.features import branch
 from momentex.train.place import Place
 from momentex.train.recipe import Augment, Data, Recipe
 from momentex.train.task import Batch, Task
@@ -36,10 +37,14 @@ Pair = tuple[Tensor, Tensor]
 def classification(recipe: Recipe, place: Place) -> Task:
     """The task of a recipe: everything that can be wrong with data and model is an error here, before training."""
     arrays, held, split = chosen(recipe.data, recipe.seed)
-    decided = sorted({"name", "num_classes"} & recipe.model_options.keys())
+    decided = sorted({"name", "num_classes", "branch"} & recipe.model_options.keys())
     if decided:
-        raise RecipeError(f"model_options has {', '.join(decided)}, which model and data decide. Leave it out.")
-    model = models.build(recipe.model, num_classes=len(arrays.classes), **recipe.model_options)
+        raise RecipeError(f"model_options has {', '.join(decided)}, which the recipe decides. Leave it out.")
+    options: dict[str, Any] = dict(recipe.model_options)
+    on_branches = branch(recipe)
+    if on_branches is not None:
+        options["branch"] = on_branches
+    model = models.build(recipe.model, num_classes=len(arrays.classes), **options)
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
     model = model.to(place.device).to(memory_format=layout)
     normalize = normalization(recipe.augment, recipe.data)
@@ -66,6 +71,7 @@ def classification(recipe: Recipe, place: Place) -> Task:
         split=split,
         facts=facts,
         num_classes=len(arrays.classes),
+        stages=models.stages(recipe.model),
     )
 
 

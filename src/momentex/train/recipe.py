@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError
 from momentex.over import PONO, Over
+from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Option: TypeAlias = int | float | bool | str
@@ -271,6 +272,14 @@ class Recipe:
     cutmix: CutMix | None = None
     """Then a box of the partner is pasted, and targets are mixed by its area."""
     exchange: Exchange | None = None
+    manifold_mixup: ManifoldMixup | None = None
+    """Features of a layer, drawn anew for each step, are averaged with those of a partner."""
+    dropblock: DropBlock | None = None
+    """Squares of features are dropped."""
+    shakedrop: ShakeDrop | None = None
+    """Residual branches are multiplied by noise."""
+    stochastic_depth: StochasticDepth | None = None
+    """Residual branches are left out by a coin."""
     epochs: int = 200
     batch_size: int = 128
     """Images of a step, over all devices together."""

@@ -10,6 +10,7 @@ from torch import nn
 from momentex.errors import MomentexError, RecipeError
 from momentex.survey import _undisturbed, check
 from momentex.train.augmenting import certain
+from momentex.train.features import on_trial
 from momentex.train.mixing import layer_of
 from momentex.train.place import Place
 from momentex.train.recipe import Exchange, Recipe
@@ -20,7 +21,7 @@ def rehearse(recipe: Recipe, task: Task, place: Place) -> None:
     """Model, data, loss and exchange once together, in train mode; the model is then as it was, bit for bit."""
     smallest, largest = (pick(task.batches.sizes) for pick in (min, max))
     smallest, largest = smallest // place.world // recipe.accumulate, -(-largest // place.world // recipe.accumulate)
-    if (recipe.exchange or recipe.mixup or recipe.cutmix) is not None and largest < 2:
+    if (recipe.exchange or recipe.mixup or recipe.cutmix or recipe.manifold_mixup) is not None and largest < 2:
         raise RecipeError(
             f"the batch of {recipe.batch_size} goes through the model in {place.world * recipe.accumulate} parts "
             "(processes × accumulate), each of a single image: nobody would have a partner. Use larger batches, or "
@@ -35,7 +36,7 @@ def rehearse(recipe: Recipe, task: Task, place: Place) -> None:
 
     handle = task.model.register_forward_hook(keep)
     try:
-        with place.autocast(recipe.precision):
+        with place.autocast(recipe.precision), on_trial(recipe, task, two):
             _pass(recipe, task, two)
             if smallest < 2:
                 _pass_alone(recipe, task, take(first, slice(0, 1)))

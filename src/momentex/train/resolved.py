@@ -12,11 +12,12 @@ from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.errors import RecipeError
 from momentex.train import recipe as parts
 from momentex.train.recipe import Recipe
+from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 
 _VALUES = (
     *(over.PONO, over.IN, over.LN, over.GN, over.LRN),
     *(parts.Data, parts.Augment, parts.Exchange, parts.SGD, parts.Adam, parts.Evaluation, parts.Reported, Recipe),
-    *(Cutout, Mixup, CutMix),
+    *(Cutout, Mixup, CutMix, ManifoldMixup, DropBlock, ShakeDrop, StochasticDepth),
     *(parts.Constant, parts.Steps, parts.Cosine, parts.Plateau, parts.InverseSqrt),
 )
 _BY_NAME = {kind.__name__: kind for kind in _VALUES}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from momentex.train.augmenting import Augmenting, augmenting
+from momentex.train.features import Progress, dropping, with_manifold_mixup
 from momentex.train.mixing import Mixing, mixing
 from momentex.train.optimization import LearningRate, make_optimizer
 from momentex.train.place import Place
@@ -56,6 +57,7 @@ class Run:
     scaler: torch.amp.GradScaler
     augment: Augmenting
     mixing: Mixing
+    dropping: Progress
     at: Position
 
     @property
@@ -73,6 +75,7 @@ def prepare(recipe: Recipe, task: Task, place: Place) -> Run:
     """Everything that a run moves, at its beginning. Moment Exchange is attached before anything wraps the model."""
     rehearse(recipe, task, place)
     mix = mixing(recipe.exchange, task.model, task.site, seed=recipe.seed, rank=place.rank, classes=task.num_classes)
+    mix = with_manifold_mixup(recipe, task, mix, rank=place.rank)
     optimizer = make_optimizer(task.model, recipe.optimizer)
     called = place.replicated(task.model)
     return Run(
@@ -86,6 +89,7 @@ def prepare(recipe: Recipe, task: Task, place: Place) -> Run:
         scaler=torch.amp.GradScaler(place.device.type, enabled=recipe.precision == "float16"),
         augment=augmenting(recipe, rank=place.rank),
         mixing=mix,
+        dropping=dropping(recipe, task),
         at=Position(),
     )
 
@@ -101,6 +105,7 @@ def train_step(run: Run, batch: Batch) -> Tensor:
     here, everywhere = len(batch.labels), task.batches.sizes[at.step]
     on = recipe.exchange is not None and at.epoch < recipe.epochs - recipe.exchange.off_epochs
     total: Tensor | None = None
+    run.dropping(run.number / (recipe.epochs * len(task.batches.sizes)))
     run.optimizer.zero_grad()
     for part, rows in enumerate(_parts(here, recipe.accumulate)):
         some = batch if recipe.accumulate == 1 else take(batch, rows)

@@ -42,6 +42,7 @@ class Task(NamedTuple):
     split        what is evaluated: "test", or "validation" where samples were held out
     facts        what tells these data from others, in JSON's types: a run goes on with the same ones only
     num_classes  of the labels; None where they are no classes
+    stages       the model's first layer and its stages by name, in their order; empty if nobody has recorded them
     """
 
     model: nn.Module
@@ -53,6 +54,7 @@ class Task(NamedTuple):
     split: str
     facts: Mapping[str, Any]
     num_classes: int | None = None
+    stages: tuple[str, ...] = ()
 
 
 def take(batch: Batch, rows: slice) -> Batch:

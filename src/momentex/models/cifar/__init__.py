@@ -26,6 +26,7 @@ class Family:
     source    the repository that the paper names, from which architecture and initial weights are taken
     site      the paper's "first layer": MoEx acts on the input of the layer of this name, the first stage
     there     what stands there
+    stages    the first layer, which takes the input, and the stages
     """
 
     builder: str
@@ -33,6 +34,7 @@ class Family:
     source: str
     site: str
     there: str
+    stages: tuple[str, ...] = ("conv1", "layer1", "layer2", "layer3")
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ _BEARPAW, _CLOVAAI = "bearpaw/pytorch-classification", "clovaai/CutMix-PyTorch"
 _RELU, _BARE, _BN = "after conv, BN and ReLU", "a bare convolution, no BN and no ReLU", "after conv and BN, no ReLU"
 
 _RESNET = Family("resnet", "resnet", _BEARPAW, "layer1", _RELU)
-_DENSENET = Family("densenet_bc", "densenet", _BEARPAW, "dense1", _BARE)
+_DENSENET = Family("densenet_bc", "densenet", _BEARPAW, "dense1", _BARE, ("conv1", "dense1", "dense2", "dense3"))
 _RESNEXT = Family("resnext", "resnext", _BEARPAW, "layer1", _RELU)
 _WIDE_RESNET = Family("wide_resnet", "wide_resnet", _BEARPAW, "layer1", _BARE)
 _PYRAMIDNET = Family("pyramidnet", "pyramidnet", _CLOVAAI, "layer1", _BN)
