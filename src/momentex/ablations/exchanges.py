@@ -169,7 +169,8 @@ def lambda_p_rows(base: Recipe, title: str, reported: bool = False) -> Sweep:
         paper = Reported(error=top1, top5=top5, where="Table 10, 300 epochs") if reported else None
         recipe = replace(base, exchange=exchange, paper=paper)
         at = {"lam": f"{share:g}", "p": f"{chance:g}"}
-        points.append(Point(name=f"lam={share:g},p={chance:g}", recipe=recipe, at=at))
+        name = f"lam={share:g},p={chance:g}"
+        points.append(Point(name=name, title=f"λ = {share:g}, p = {chance:g}", recipe=recipe, at=at))
     about = "λ = 1 with p = 0 is training without an exchange."
     return Sweep(title=title, points=tuple(points), axes=axes, about=about)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -27,14 +27,18 @@ def gather(folder: Path) -> Comparison:
     return _of_runs(folder.resolve().name, _groups(dict.fromkeys(_runs(folder), folder)))
 
 
-def gather_all(folders: Sequence[Path]) -> list[Comparison]:
-    """Every comparison that lies in these folders, however deep; and one of all runs that belong to none of them."""
+def gather_all(folders: Sequence[Path], apart: Collection[Path] = ()) -> list[Comparison]:
+    """Every comparison that lies in these folders, however deep; and one of all runs that belong to none of them.
+
+    What lies in folders that are `apart` belongs to something else.
+    """
     stored: dict[Path, Path] = {}
     loose: dict[Path, tuple[Path, Path]] = {}
     for folder in folders:
-        mine = sorted(path.parent for path in folder.rglob(store.FILE))
-        runs = _runs(folder) if folder not in mine and (not mine or any(folder.rglob(RECIPE))) else list[Path]()
-        stored |= {place.resolve(): place for place in mine}
+        mine = [*sorted(path.parent for path in folder.rglob(store.FILE)), *apart]
+        others = any(folder == place or folder in place.parents for place in mine)
+        runs = _runs(folder) if folder not in mine and (not others or any(folder.rglob(RECIPE))) else list[Path]()
+        stored |= {place.resolve(): place for place in mine if place not in apart}
         loose |= {run.resolve(): (run, folder) for run in runs if not any(place in run.parents for place in mine)}
     comparisons = [gather(place) for place in stored.values()]
     if loose:

@@ -37,8 +37,8 @@ def document(comparison: Comparison, analysis: Analysis) -> Document:
         *_differences(comparison, analysis, named),
         *_curves(comparison),
         Section(title=KNOW, parts=(Items(analysis.notes),)),
-        Section(title="What was run", parts=tuple(_run(comparison))),
-        *_more(comparison, analysis),
+        Section(title="What was run", parts=tuple(run(comparison))),
+        *more(comparison, analysis),
     )
     return Document(title=comparison.title, about=_about(comparison), lead=_lead(comparison, named), sections=sections)
 
@@ -192,7 +192,8 @@ def _curves(comparison: Comparison) -> Iterator[Section]:
         yield Section(title="Learning curves", parts=(Group(drawn),))
 
 
-def _run(comparison: Comparison) -> Iterator[Items | Facts]:
+def run(comparison: Comparison) -> Iterator[Items | Facts]:
+    """What was run: the arms, and facts of all of them."""
     told = tuple(_told(arm) for arm in comparison.arms if arm.what)
     if told:
         yield Items(told)
@@ -230,7 +231,8 @@ def _numbers(found: Sequence[int]) -> str:
     return ", ".join(map(str, found))
 
 
-def _more(comparison: Comparison, analysis: Analysis) -> Iterator[Section]:
+def more(comparison: Comparison, analysis: Analysis) -> Iterator[Section]:
+    """What is not of interest to everybody: every metric, every contrast."""
     columns = [
         _estimates(comparison, metric, which, found)
         for metric in metrics_of(analysis)

@@ -69,6 +69,14 @@ def refreshed(swept: Swept, folder: Path) -> Swept:
     return swept.with_runs(gather.refreshed(swept.comparison, folder))
 
 
+def gather_all(folders: Sequence[Path]) -> dict[Path, Swept]:
+    """Every sweep that lies in these folders, however deep, with what has been run since; by its folder."""
+    places = [path.parent for folder in folders for path in sorted(folder.rglob(FILE))]
+    first = {place.resolve(): place for place in reversed(places)}  # a folder may be named twice
+    found = {place: read(place) for place in places if first[place.resolve()] is place}
+    return {place: refreshed(swept, place) for place, swept in found.items() if swept is not None}
+
+
 def write(folder: Path, swept: Swept) -> Path:
     """Put it there; where."""
     path = folder / FILE

@@ -193,6 +193,7 @@ class Marginal:
     """The mean over all points with one value of an axis; its standard error is over seeds."""
 
     label: str
+    numbers: Mapping[int, float]  # by seed
     estimate: Estimate | None
 
 
@@ -207,15 +208,16 @@ def marginals(swept: Swept) -> Mapping[str, tuple[Marginal, ...]]:
         rows: list[Marginal] = []
         for text in axis.values:
             mine = [numbers[point.name] for point in swept.sweep.points if point.at[axis.name] == text]
-            rows.append(Marginal(label=text, estimate=_over(mine, swept.seeds)))
+            rows.append(_over(text, mine, swept.seeds))
         found[axis.heading] = tuple(rows)
     return found
 
 
-def _over(points: Sequence[Mapping[int, float]], seeds: Sequence[int]) -> Estimate | None:
+def _over(label: str, points: Sequence[Mapping[int, float]], seeds: Sequence[int]) -> Marginal:
     whole = [seed for seed in seeds if all(seed in numbers for numbers in points)]
-    means = [math.fsum(numbers[seed] for numbers in points) / len(points) for seed in whole]
+    means = {seed: math.fsum(numbers[seed] for numbers in points) / len(points) for seed in whole}
     if not means:
-        return None
-    found = spread(means)
-    return Estimate(mean=found.mean, n=len(means), sem=found.sem, sem_corrected=found.sem_corrected)
+        return Marginal(label=label, numbers={}, estimate=None)
+    s = spread(list(means.values()))
+    estimate = Estimate(mean=s.mean, n=len(means), sem=s.sem, sem_corrected=s.sem_corrected)
+    return Marginal(label=label, numbers=means, estimate=estimate)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from momentex import flags
 from momentex.comparing import Compared
 from momentex.comparison.gather import gather_all
 from momentex.comparison.result import Comparison, Sem
 from momentex.errors import RunError
-from momentex.report import html, latex, markdown
+from momentex.report import html, latex, markdown, swept
 from momentex.report.compared import document
 from momentex.report.document import Document
+from momentex.swept import folder
+from momentex.swept.result import Swept
 from momentex.train.whole import write_whole
 
 PAGE = "report.html"
@@ -22,10 +24,10 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Report:
-    """Tell what came of runs: every comparison in these folders, and beside each other the runs that belong to none."""
+    """Tell what came of runs: every comparison and sweep in these folders, and beside each other the runs of none."""
 
     runs: tuple[Path, ...]
-    """Folders: of comparisons, of runs, or with such folders in them."""
+    """Folders: of comparisons, of sweeps, of runs, or with such folders in them."""
     format: Literal["html", "markdown", "latex"] | None = None
     """Default: what the ending of --to says, and html without it."""
     to: Path | None = None
@@ -39,9 +41,12 @@ def report(arguments: Sequence[str]) -> None:
     asked = flags.parse(Report, arguments, prog="momentex report")
     if not asked.runs:
         raise RunError("no folder was named: momentex report runs/compare/digits.resnet")
-    found = [_as_asked(comparison, asked.sem) for comparison in gather_all(asked.runs)]
+    sweeps = folder.gather_all(asked.runs)
+    found = [_as_asked(comparison, asked.sem) for comparison in gather_all(asked.runs, sweeps)]
+    documents = [document(one, Compared(one).analysis) for one in found]
+    documents += [swept.document(_as_asked(one, asked.sem)) for one in sweeps.values()]
     form = asked.format or _form(asked.to)
-    text = rendered([document(one, Compared(one).analysis) for one in found], form)
+    text = rendered(documents, form)
     to = asked.to or (_page(asked.runs) if form == "html" else None)
     if to is None:
         print(text)
@@ -62,8 +67,11 @@ def rendered(documents: Sequence[Document], form: str) -> str:
     return "\n\n".join(one(found) for found in documents) + "\n"
 
 
-def _as_asked(comparison: Comparison, sem: Sem | None) -> Comparison:
-    return comparison if sem is None else replace(comparison, sem=sem)
+T = TypeVar("T", Comparison, Swept)
+
+
+def _as_asked(found: T, sem: Sem | None) -> T:
+    return found if sem is None else replace(found, sem=sem)
 
 
 ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown", ".tex": "latex"}
