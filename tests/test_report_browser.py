@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from momentex.ablations import exchanges
 from momentex.comparison.analysis import analyse
 from momentex.report import html
 from momentex.report.compared import document
+from momentex.report.swept import document as swept_document
+from momentex.train.recipe import Recipe
 from tests.reports import AWKWARD
+from tests.sweeps import swept
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -80,6 +84,22 @@ def test_nothing_is_fetched_or_complained_about_and_no_page_is_wider_than_a_phon
         return box.width && (box.right > innerWidth + 1 || box.left < -1) && !e.closest('.scroll');
     }).map(e => e.outerHTML.slice(0, 200))"""
     assert shown.value(hidden) == []
+
+
+def test_a_map_of_a_sweep_is_as_wide_as_a_phone_and_deeper_where_it_is_lower(show):
+    sweep = exchanges.moments_layer(Recipe(), "made")
+    numbers = {point.name: float(place) for place, point in enumerate(sweep.points)}
+    shown = show(
+        "", size=PHONE, text=html.page([swept_document(swept(sweep, lambda point, seed: numbers[point.name]))])
+    )
+    assert shown.told == []
+    assert shown.value("document.documentElement.scrollWidth") == PHONE["width"]
+    depths = "[...document.querySelectorAll('.heat .box')].map(e => +getComputedStyle(e).getPropertyValue('--depth'))"
+    found = shown.value(depths)
+    assert len(found) == 12
+    assert found == sorted(found, reverse=True)
+    colours = "new Set([...document.querySelectorAll('.heat .box')].map(e => getComputedStyle(e).backgroundColor)).size"
+    assert shown.value(colours) == 12
 
 
 def test_the_listeners_hear_a_page_that_misbehaves(show):

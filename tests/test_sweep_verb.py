@@ -139,7 +139,8 @@ def test_a_run_that_fails_is_apart_with_its_reason_and_the_others_are_whole(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "momentex sweep needs a recipe"),
+        ((), "momentex sweep needs a sweep (`momentex sweep --help` lists them"),
+        (("--grid", "epochs", "1", "mine.py:recipe"), "momentex sweep needs a sweep"),
         (
             ("mine.py:recipe",),
             "mine.py:recipe is a recipe, which is one point: name what is to be varied, as in --grid",

@@ -33,6 +33,11 @@ def asked_sweep(kind: type[T], arguments: Sequence[str], about: str) -> tuple[st
     grids, rest = _taken(list(arguments))
     _check_seed(rest, grids)
     named = rest[0] if rest and not rest[0].startswith("-") else ""
+    if not named and not {"-h", "--help"} & {*rest} and not any(word.startswith("--data.folder") for word in rest):
+        raise RecipeError(
+            "momentex sweep needs a sweep (`momentex sweep --help` lists them, mine.py:FUNCTION is one of yours), or "
+            "a recipe and what is to be varied: momentex sweep digits --grid exchange.lam 0.5 0.9."
+        )
     found = _looked_up(named, rest) if named else None
     if isinstance(found, Sweep):
         if grids:
