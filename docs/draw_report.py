@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 WHERE = Path(__file__).with_name("report.png")
 HEIGHT, GAP = 1000, 24
-VIEWS = ((820, "light"), (820, "dark"), (375, "light"))  # width of the screen, theme
+VIEWS = ((900, "light"), (900, "dark"), (375, "light"))  # width of the screen, theme
 
 
 def main() -> None:
