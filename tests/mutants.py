@@ -205,6 +205,14 @@ MUTANTS = [
         "by_hand and masked",
     ),
     Mutant(
+        "skipped positions come back in another order in memory",
+        "opened.py",
+        "return torch.cat([self._in_order(self.prefix), h], dim=positions)",
+        "return torch.cat([self._in_order(self.prefix).mT, h.mT], dim=2).mT",
+        NUMERICS,
+        "their_strides_and_their_numbers and prefix",
+    ),
+    Mutant(
         "correction is ignored",
         "opened.py",
         "return self.size - self.correction",
@@ -228,6 +236,14 @@ MUTANTS = [
         'self._stream(seed, step, "pairing")',
         "test_pairing.py",
         "pairings_change",
+    ),
+    Mutant(
+        "pairings are drawn on the default device",
+        "pairing.py",
+        "        return torch.randperm(size, generator=generator, device=CPU)",
+        "        return torch.randperm(size, generator=generator)",
+        "test_pairing.py",
+        "default_device",
     ),
     Mutant(
         "the generator sees 32 bits of the seed",

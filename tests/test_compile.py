@@ -179,6 +179,14 @@ def test_autocast_in_bf16_compiles_to_the_values_of_eager() -> None:
     assert_same_gradients(c.eager, eager, close=2e-2)
 
 
+def test_gradients_of_gradients_through_a_compiled_model_are_refused_and_not_wrong() -> None:
+    c, at = Compiled(), batch()
+    x = at.x.requires_grad_()
+    loss = loss_in_block(c.model, c.moex, at._replace(x=x), plan())
+    with pytest.raises(RuntimeError, match=r"double backward|create_graph=False"):
+        torch.autograd.grad(loss, x, create_graph=True)[0].sum().backward()
+
+
 def test_masks_compile_and_change_with_the_batch_without_recompiling() -> None:
     model = Tokens()
     moex = MomentExchange(model, "mix", over=IN(), channel_dim=-1)

@@ -111,6 +111,12 @@ REFUSED = {
         lambda: normalize(TOKENS, LN(), channel_dim=-1, batch_dim=1, mask=torch.ones(4, 7, dtype=torch.bool)),
         r"mask \(4, 7\) does not fit .* = \(7, 6, 4\); it must be \(batch, \*space\) = \(7, 4\)",
     ),
+    "nested features": (
+        FeatureError,
+        lambda: normalize(torch.nested.as_nested_tensor([POINTS, POINTS], layout=torch.jagged), IN(), channel_dim=-1),
+        r"features are nested; moments need a dense tensor: pad it and give a mask, or join the sets",
+    ),
+    "sparse features": (FeatureError, lambda: normalize(POINTS.to_sparse()), r"a tensor of torch\.sparse_coo; moments"),
     "mask of lists": (
         ShapeError,
         lambda: normalize(TOKENS, LN(), mask=[[1] * 6] * 4),

@@ -202,6 +202,11 @@ def _sample_first(
     if not isinstance(h, Tensor) or not h.is_floating_point():
         given = f"a tensor of {h.dtype}" if isinstance(h, Tensor) else f"a {type(h).__name__}"
         raise FeatureError(f"features are {given}; moments need a floating-point tensor. Attach to a later layer.")
+    if h.is_nested or h.layout != torch.strided:
+        raise FeatureError(
+            f"features are {'nested' if h.is_nested else f'a tensor of {h.layout}'}; moments need a dense tensor: pad "
+            "it and give a mask, or join the sets, (all points, channels), and give a batch vector."
+        )
     if h.ndim < 2:
         raise ShapeError(f"features {tuple(h.shape)} have {h.ndim} axes; they need a batch and a channel axis.")
     axes = layout.axes(h)
