@@ -231,9 +231,8 @@ def _forward(v: Tensor, index: Tensor, groups: Groups, moves: Moves) -> tuple[Te
     own = _take_in_blocks(v, groups, blocks)
     stays = _stays(index, own.mean)
     received = own.mean.index_select(0, index) if moves.mean else own.mean
-    subtract = groups.spread(own.mean.masked_fill(stays, 0.0))
-    gain = groups.spread(_gain(own.std, index, moves, stays))
-    add = groups.spread(received.masked_fill(stays, -0.0))
+    maps = own.mean.masked_fill(stays, 0.0), _gain(own.std, index, moves, stays), received.masked_fill(stays, -0.0)
+    subtract, gain, add = (_spread(m, v, groups) for m in maps)
     for rows, work in blocks:
         _subtract(v[rows], subtract[rows], work).mul_(gain[rows]).add_(add[rows])
         _write(out, rows, work, groups.mask, v)
@@ -246,7 +245,7 @@ def _backward(v: Tensor, grad: Tensor, own: Moments, index: Tensor, groups: Grou
     mean, std = own
     out = torch.empty_like(v)
     blocks = _blocks(v, out, groups)
-    a, c = _gradient_sums(v, grad, groups.spread(mean), groups, blocks)
+    a, c = _gradient_sums(v, grad, _spread(mean, v, groups), groups, blocks)
     stays = _stays(index, mean)
     gain = _gain(std, index, moves, stays)
     k0 = _received_less_given(a.masked_fill_(stays, 0), gain, index, moves.mean, moves.detach).div_(groups.divisor)
@@ -254,7 +253,7 @@ def _backward(v: Tensor, grad: Tensor, own: Moments, index: Tensor, groups: Grou
     del a  # maps are as large as the features where a group has few channels
     k1 = _received_less_given(c, gain, index, moves.std, moves.detach).div_(std).div_(groups.spare)
     del c
-    mean, gain, k1, k0 = (groups.spread(m) for m in (mean, gain, k1, k0))
+    mean, gain, k1, k0 = (_spread(m, v, groups) for m in (mean, gain, k1, k0))
     for rows, work in blocks:
         _subtract(v[rows], mean[rows], work).mul_(k1[rows]).add_(k0[rows])
         work.addcmul_(grad[rows].to(work.dtype), gain[rows])
@@ -274,12 +273,12 @@ def _take_in_blocks(v: Tensor, groups: Groups, blocks: list[Block]) -> Moments:
 def _take_in_place(v: Tensor, groups: Groups, work: Tensor) -> Moments:
     f = v if v.dtype == work.dtype else work.copy_(v)
     if groups.centred:
-        mean = groups.sum(groups.zero_padding(f)).div_(groups.divisor)
-        squares = torch.sub(f, groups.spread(mean), out=work).square_()
-        variance = groups.sum(groups.zero_padding(squares)).div_(groups.spare)
+        mean = _sum(groups.zero_padding(f), groups).div_(groups.divisor)
+        squares = torch.sub(f, _spread(mean, f, groups), out=work).square_()
+        variance = _sum(groups.zero_padding(squares), groups).div_(groups.spare)
     else:
         squares = torch.square(f, out=work)
-        variance = groups.sum(groups.zero_padding(squares)).div_(groups.divisor)
+        variance = _sum(groups.zero_padding(squares), groups).div_(groups.divisor)
         mean = torch.zeros_like(variance)
     return Moments(mean, variance.add_(groups.eps).sqrt_())
 
@@ -293,8 +292,26 @@ def _gradient_sums(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups, blocks
 def _sums_of_block(v: Tensor, grad: Tensor, mean: Tensor, groups: Groups, work: Tensor) -> tuple[Tensor, Tensor]:
     g = groups.zero_padding(grad).to(work.dtype)
     products = _subtract(v, mean, work).mul_(g)
-    c = groups.sum(groups.zero_padding(products))
-    return groups.sum(g) if groups.centred else torch.zeros_like(c), c
+    c = _sum(groups.zero_padding(products), groups)
+    return _sum(g, groups) if groups.centred else torch.zeros_like(c), c
+
+
+def _alternate(v: Tensor, groups: Groups) -> bool:
+    """Whether a few channels of every group in turn lie side by side, as GN has it in channels_last."""
+    return v.shape[1] > 1 and len(groups.dims) > 1 and 2 in groups.dims and v.stride(2) < max(v.stride()[3:])
+
+
+def _sum(v: Tensor, groups: Groups) -> Tensor:
+    """`groups.sum`, of each channel first where groups alternate: torch then adds whole rows of memory."""
+    if not _alternate(v, groups):
+        return groups.sum(v)
+    return v.sum(groups.dims[1:], keepdim=True).sum(2, keepdim=True)
+
+
+def _spread(m: Tensor, v: Tensor, groups: Groups) -> Tensor:
+    """`groups.spread`, with a value for each channel where groups alternate: for the same reason."""
+    m = groups.spread(m)
+    return m.expand(-1, -1, v.shape[2], *m.shape[3:]).contiguous() if _alternate(v, groups) else m
 
 
 def _received_less_given(m: Tensor, gain: Tensor, index: Tensor, moves: bool, detach: bool) -> Tensor:
