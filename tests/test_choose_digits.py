@@ -1,10 +1,12 @@
 """The search for the digits default: its rule, on numbers that are made."""
 
+import json
 from dataclasses import astuple, replace
 
 import pytest
 
 from benchmarks import choose_digits as search
+from momentex.recipes import find
 from momentex.train.recipe import Exchange
 
 
@@ -82,6 +84,15 @@ def test_every_recipe_of_the_search_has_a_name_of_its_own_and_the_same_number_of
     names = {search.named(recipe): recipe for recipe in runs.asked}
     assert all(names[search.named(recipe)] == recipe for recipe in runs.asked)
     assert {r.epochs * r.data.train_size // r.batch_size for r in runs.asked} == {search.STEPS}
+
+
+def test_what_was_chosen_is_the_recipe():
+    chosen = search.Setting(**json.loads(search.RESULT.read_text("utf8"))["chosen"])
+    recipe = find("digits")
+    assert recipe.data.train_size == chosen.train_size
+    assert recipe.optimizer == chosen.recipe(None).optimizer
+    assert recipe.epochs == chosen.recipe(None).epochs
+    assert find("digits_moex").exchange == chosen.exchange
 
 
 def test_a_setting_has_its_exchange_and_the_baseline_none():

@@ -288,11 +288,13 @@ def test_what_a_comparison_says_in_words_is_read_with_the_numbers(tmp_path):
 # --- what is usual for a comparison ----------------------------------------------------------------------------------
 
 
-def test_a_comparison_of_digits_has_twenty_seeds_and_the_exchange_of_its_moex():
+def test_a_comparison_of_digits_has_twenty_seeds_and_the_papers_setting_beside_its_own():
     usual = recipes.usual("digits")
     assert usual.seeds == 20
+    assert usual.arms == (*arms.DEFAULT, "moex_paper")
     made = arms.of(replace(find("digits"), exchange=usual.exchange), usual.arms)
     assert made["moex"] == find("digits_moex")
+    assert made["moex_paper"].exchange == Exchange()
 
 
 def test_what_is_usual_for_a_recipe_is_so_for_its_arms_and_others_have_five_seeds():
