@@ -280,6 +280,15 @@ def test_a_hook_that_comes_before_a_hidden_compilation_works() -> None:
     torch.testing.assert_close(loss, loss_by_hand(net(batch_norm=False), at, plan()))
 
 
+def test_models_of_one_kind_are_compiled_one_after_the_other_in_one_process() -> None:
+    """As for several seeds. The compiler would take the first one's graph, and the hook would pass for one unseen."""
+    for number in range(3):
+        model = net(batch_norm=False)
+        moex = MomentExchange(model, "layer1", p=1.0)
+        loss = loss_in_block(torch.compile(model, backend="aot_eager"), moex, batch(), plan(by=1 + number))
+        torch.testing.assert_close(loss, loss_by_hand(net(batch_norm=False), batch(), plan(by=1 + number)))
+
+
 def test_attaching_again_after_compiling_is_refused_even_if_the_first_object_was_removed() -> None:
     c = Compiled()
     c.step(plan())

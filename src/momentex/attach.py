@@ -7,6 +7,7 @@ that compilers guard on "facts or no facts" and nothing else: p, λ and the pair
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -94,6 +95,9 @@ class ExchangeSite(nn.Module):
         return h
 
 
+_NUMBERS = itertools.count()
+
+
 class Hook:
     """What sits on a layer. Plain unless `facts` are set; a copy or a pickle of it is always plain."""
 
@@ -104,6 +108,7 @@ class Hook:
         self.block: Block[Facts] | None = None  # that is open
         self.calls = 0  # eager forward passes since the block was opened
         self.traced = False  # a compiler has seen the exchange
+        self.mark = f"hook {next(_NUMBERS)}"  # guards a graph: that of another hook would leave this one untraced
         self.seen: Seen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,7 +142,7 @@ class Hook:
 
     def _current(self) -> Facts | None:
         if torch.compiler.is_compiling():
-            if self.facts is not None:
+            if self.facts is not None and self.mark:
                 self._mark_traced()
             return self.facts
         if in_backward():  # activation checkpointing
