@@ -16,7 +16,7 @@ from momentex.report import markdown
 from momentex.report.compared import document
 from momentex.report.document import Table
 
-DEVICES = ("cpu", "cuda")  # of each, the file that a whole `make bench` writes
+WHOLE = ("cpu", "cuda", "loop")  # the files that a whole `make bench` writes
 FACTS = ("hardware", "threads of a run", "torch")
 ROOT = Path(__file__).parent.parent
 
@@ -32,8 +32,8 @@ def main() -> None:
 
 
 def measured() -> list[dict[str, Any]]:
-    """The committed measurements of the exchange."""
-    paths = (ROOT / f"benchmarks/results/{device}.json" for device in DEVICES)
+    """The committed measurements of the exchange, and of the training loop."""
+    paths = (ROOT / f"benchmarks/results/{name}.json" for name in WHOLE)
     return [json.loads(path.read_text(encoding="utf8")) for path in paths if path.exists()]
 
 

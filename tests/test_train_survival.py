@@ -146,13 +146,13 @@ def test_a_run_that_was_killed_at_eight_moments_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_run_survives_sixty_four_kills(
+def test_a_run_survives_a_hundred_and_twenty_eight_kills_at_random_moments(
     whole: Path, tmp_path: Path, operations: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kills = killed_until(64, whole, tmp_path, operations, seed=1)
+    kills = killed_until(128, whole, tmp_path, operations, seed=1)
     with capsys.disabled():
         print(f"\n{kills}")
-    assert kills.count == 64
+    assert kills.count == 128
     assert len(kills.had) > 5
 
 
