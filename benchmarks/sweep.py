@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,8 @@ def main() -> None:
     parser.add_argument("--runs", default=4, type=int, help="an even number")
     parser.add_argument("--out", type=Path, default=RESULTS / "sweep-cpu.json")
     options = parser.parse_args()
+    if options.runs < 2 or options.runs % 2:
+        parser.error(f"--runs is {options.runs}; it is an even number, 2 or more.")
     with tempfile.TemporaryDirectory() as folder:
         floors = [floor()]
         epochs = length(options.seconds, Path(folder) / "probe")
@@ -74,7 +77,7 @@ def main() -> None:
 
 def length(seconds: float, folder: Path) -> int:
     """So many epochs take about so long."""
-    times = Record(_command(PROBE, 1, 1, folder)).times()[1:]
+    times = Record(_command(PROBE, 1, 1, folder, ["0.9"])).times()[1:]
     each = statistics.fmean(row["seconds"] + row.get("seconds_of_evaluation", 0.0) for row in times)
     return max(PROBE, round(seconds / each))
 
@@ -89,11 +92,10 @@ def swept(epochs: int, runs: int, workers: int, folder: Path) -> Swept:
     return Swept(wall, seconds, others)
 
 
-def _command(epochs: int, seeds: int, workers: int, folder: Path) -> Path:
+def _command(epochs: int, seeds: int, workers: int, folder: Path, lams: Sequence[str] = ("0.8", "0.9")) -> Path:
     """Run the sweep; the directory of its first run."""
-    grid = ["--grid", "exchange.lam", "0.8", "0.9"] if seeds > 1 or workers > 1 else ["--grid", "exchange.lam", "0.9"]
     command = [
-        *(sys.executable, "-m", "momentex", "sweep", RECIPE, *grid),
+        *(sys.executable, "-m", "momentex", "sweep", RECIPE, "--grid", "exchange.lam", *lams),
         *("--epochs", str(epochs), "--evaluation.every", str(epochs), "--seeds", str(seeds), "--quiet"),
         *("--workers", str(workers), "--threads", "1", "--to", str(folder)),
     ]

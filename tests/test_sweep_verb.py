@@ -161,6 +161,7 @@ def test_a_run_that_fails_is_apart_with_its_reason_and_the_others_are_whole(
             "--exchange.lam holds for all points, and this sweep varies exchange",
         ),
         (("mine.py:two", "--seeds", "1", "1"), "the seed 1 is there twice"),
+        (("mine.py:two", "--seeds", "0"), "a sweep needs a seed at least"),
         (("mine.py:two", "--on", "locl"), "--on is 'locl'"),
         (("mine.py:two", "--epochz", "3"), ""),
         (("mine.py:broken",), "mine.py:broken failed"),

@@ -15,10 +15,10 @@ def check_arms(arms: Sequence[str]) -> None:
         raise RecipeError(f"a comparison needs two arms or more, and there is {', '.join(arms) or 'none'}.")
 
 
-def check_seeds(seeds: Sequence[int]) -> None:
+def check_seeds(seeds: Sequence[int], what: str = "a comparison") -> None:
     """One at least, each once."""
     if not seeds:
-        raise RecipeError("a comparison needs a seed at least: --seeds 5 are the seeds 0 to 4.")
+        raise RecipeError(f"{what} needs a seed at least: --seeds 5 are the seeds 0 to 4.")
     if len(set(seeds)) < len(seeds):
         twice = next(seed for seed in seeds if list(seeds).count(seed) > 1)
         raise RecipeError(f"the seed {twice} is there twice: a run counts once.")

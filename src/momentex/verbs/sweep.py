@@ -24,6 +24,7 @@ from momentex.swept import folder as store
 from momentex.swept.result import Swept, to_json
 from momentex.swept.table import tabled
 from momentex.train.recipe import Recipe
+from momentex.train.whole import write_whole
 from momentex.verbs import search as searching
 from momentex.verbs.compare import name_of_folder, seeds_of
 from momentex.verbs.grids import asked_sweep
@@ -87,7 +88,7 @@ def sweep(arguments: Sequence[str]) -> None:
         if getattr(asked, flag) != getattr(Sweeping, flag):
             raise RecipeError(f"--{flag.replace('_', '-')} is for a search: add --search, or leave it out.")
     seeds = seeds_of(asked.seeds) if asked.seeds else tuple(range(_seeds(name)))
-    check_seeds(seeds)
+    check_seeds(seeds, "a sweep")
     folder = asked.to or Path("runs") / "sweep" / name_of_folder(name)
     design = Swept(
         sweep=found,
@@ -98,7 +99,7 @@ def sweep(arguments: Sequence[str]) -> None:
     )
     swept = trained(design, folder, asked)
     report = folder / "report.html"
-    report.write_text(html.page([document(swept)]), encoding="utf8")
+    write_whole(report, html.page([document(swept)]).encode())
     if asked.json:
         print(json_.dumps({"sweep": to_json(swept), "table": asdict(tabled(swept))}, indent=1))
         return
