@@ -74,7 +74,10 @@ def test_the_box_is_the_published_one(lam: float) -> None:
 
     for height, width in ((8, 6), (32, 32), (7, 5), (1, 9)):
         centre = torch.cartesian_prod(torch.arange(height), torch.arange(width))
-        boxes = drawing.around(centre, sides(lam, height, width), height, width)
+        boxes = drawing.around(centre, sides(torch.tensor([lam]).double(), height, width), height, width)
+        ratio = (1 - lam) ** 0.5
+        one = drawing.around_one(centre[-1:], (int(height * ratio), int(width * ratio)), height, width)
+        assert tuple(one) == tuple(boxes[-1].tolist())
         for (row, column), box in zip(centre.tolist(), boxes.tolist(), strict=True):
             assert tuple(box) == reference.cutmix_box(lam, height, width, row, column)
 
@@ -142,6 +145,17 @@ def test_gradients_reach_both_images() -> None:
     assert torch.autograd.gradcheck(lambda x: mixup(x, Y, index=INDEX, lam=PER_SAMPLE.double())[0], x)
     assert torch.autograd.gradcheck(lambda x: cutmix(x, Y, index=INDEX, box=Box(1, 5, 2, 6))[0], x)
     assert torch.autograd.gradcheck(lambda x: cutmix(x, Y, index=INDEX, box=BOXES)[0], x)
+
+
+@pytest.mark.parametrize("method", [CutMix(), CutMix(per="sample"), Cutout(), Cutout(per="batch")])
+def test_in_place_the_same_images_come_out_in_the_batch_that_was_given(method) -> None:
+    for step in range(3):
+        x = images()
+        wanted, targets = method(x, Y, step=step)
+        found, same = method(x, Y, step=step, inplace=True)
+        assert_same_bits(found, wanted)
+        assert torch.equal(same.probabilities(CLASSES), targets.probabilities(CLASSES))
+        assert found is x or (isinstance(method, CutMix) and method.per == "sample")
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------

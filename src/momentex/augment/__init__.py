@@ -9,6 +9,6 @@
 | `label_interpolation` | targets are mixed, and images are not: the control |
 | `label_smoothing` | a part of each target is spread over the classes, in both published forms |
 
-Every method takes `(x, targets)` and returns them: x is never written to, and targets are composed by `Targets`. So
+Every method takes `(x, targets)` and returns them: x is not written to unless asked, and `Targets` composes targets. So
 methods stack in any order, with each other and with Moment Exchange.
 """

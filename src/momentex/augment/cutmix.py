@@ -9,13 +9,13 @@ from momentex.augment.drawing import (
     At,
     Boxes,
     around,
+    around_one,
     as_targets,
     centres,
     check_boxes,
     check_images,
     check_partners,
     inside,
-    one,
     partners,
     planned,
 )
@@ -24,9 +24,12 @@ from momentex.pairing import CPU, Beta
 from momentex.targets import Targets
 
 
-def cutmix(x: Tensor, targets: Tensor | Targets, *, index: Tensor, box: Boxes) -> tuple[Tensor, Targets]:
+def cutmix(
+    x: Tensor, targets: Tensor | Targets, *, index: Tensor, box: Boxes, inplace: bool = False
+) -> tuple[Tensor, Targets]:
     """x_i ← x_index[i] inside of the box, x_i outside; t_i ← λ t_i + (1 − λ) t_index[i], 1 − λ being the box's share of
-    the image. `box` is one for all images, or (batch, 4). x is not written to.
+    the image. `box` is one for all images, or (batch, 4). x is written to if `inplace`, and is copied
+    otherwise.
 
     >>> from momentex.augment.drawing import Box
     >>> x = torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)])
@@ -47,12 +50,15 @@ def cutmix(x: Tensor, targets: Tensor | Targets, *, index: Tensor, box: Boxes) -
     if box.area == 0:
         return x, targets
     window = (..., slice(box.top, box.bottom), slice(box.left, box.right))
-    pasted = x.clone()
-    pasted[window] = partners(x[window], index)
+    patch = partners(x[window], index)
+    pasted = x if inplace else x.clone()
+    pasted[window] = patch
     return pasted, targets.mixed_with(index, 1 - box.area / (height * width))
 
 
-def drawn(how: CutMix, x: Tensor, targets: Tensor | Targets, at: At, index: Tensor | None) -> tuple[Tensor, Targets]:
+def drawn(
+    how: CutMix, x: Tensor, targets: Tensor | Targets, at: At, index: Tensor | None, inplace: bool
+) -> tuple[Tensor, Targets]:
     """`cutmix` with what is drawn for this step."""
     targets = as_targets(targets, x)
     height, width = check_images(x)
@@ -60,11 +66,15 @@ def drawn(how: CutMix, x: Tensor, targets: Tensor | Targets, at: At, index: Tens
     if not plan.on:
         return x, targets
     centre = centres(height, width, how.per, len(x), at)
-    boxes = around(centre, sides(plan.lam, height, width), height, width)
-    return cutmix(x, targets, index=plan.index, box=one(boxes) if how.per == "batch" else boxes)
+    if isinstance(plan.lam, Tensor):
+        box: Boxes = around(centre, sides(plan.lam, height, width), height, width)
+    else:
+        ratio = (1 - plan.lam) ** 0.5
+        box = around_one(centre, (int(height * ratio), int(width * ratio)), height, width)
+    return cutmix(x, targets, index=plan.index, box=box, inplace=inplace)
 
 
-def sides(lam: float | Tensor, height: int, width: int) -> Tensor:
-    """Height and width of boxes with the share 1 − λ of an image, rounded down as published: (1, 2), or (batch, 2)."""
-    ratio = (1 - torch.as_tensor(lam, dtype=torch.float64, device=CPU).view(-1, 1)).sqrt()
+def sides(lam: Tensor, height: int, width: int) -> Tensor:
+    """Height and width of boxes with the share 1 − λ of an image, rounded down as published: (batch, 2)."""
+    ratio = (1 - lam.double().view(-1, 1)).sqrt()
     return (ratio * torch.tensor([height, width], device=CPU)).long()

@@ -5,32 +5,41 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from momentex.augment.drawing import At, Boxes, around, as_targets, centres, check_boxes, check_images, inside, one
+from momentex.augment.drawing import (
+    At,
+    Boxes,
+    around,
+    around_one,
+    as_targets,
+    centres,
+    check_boxes,
+    check_images,
+    inside,
+)
 from momentex.augment.values import Cutout
 from momentex.errors import ShapeError
 from momentex.pairing import CPU, rank_here, stream
 from momentex.targets import Targets
 
 
-def cutout(x: Tensor, targets: Tensor | Targets, *, box: Boxes) -> tuple[Tensor, Targets]:
+def cutout(x: Tensor, targets: Tensor | Targets, *, box: Boxes, inplace: bool = False) -> tuple[Tensor, Targets]:
     """x_i ← 0 inside of the box: the mean, of images that are normalised. `box` is one for all images, or (batch, 4).
-    x is not written to.
+    x is written to if `inplace`, and is copied otherwise.
 
-    >>> from momentex.augment.drawing import Box
     >>> cutout(torch.ones(1, 1, 2, 2), torch.tensor([3]), box=Box(0, 1, 0, 2))[0]
     tensor([[[[0., 0.],
               [1., 1.]]]])
     """
     targets = as_targets(targets, x)
     check_boxes(box, x)
+    left = x if inplace else x.clone()
     if isinstance(box, Tensor):
-        return x.clone().masked_fill_(inside(box, x), 0), targets
-    left = x.clone()
+        return left.masked_fill_(inside(box, x), 0), targets
     left[..., box.top : box.bottom, box.left : box.right] = 0
     return left, targets
 
 
-def drawn(how: Cutout, x: Tensor, targets: Tensor | Targets, at: At) -> tuple[Tensor, Targets]:
+def drawn(how: Cutout, x: Tensor, targets: Tensor | Targets, at: At, inplace: bool) -> tuple[Tensor, Targets]:
     """`cutout` with what is drawn for this step."""
     targets = as_targets(targets, x)
     height, width = check_images(x)
@@ -41,8 +50,11 @@ def drawn(how: Cutout, x: Tensor, targets: Tensor | Targets, at: At) -> tuple[Te
     yes = torch.rand(1 if common else len(x), generator=stream(seed, step, f"{name}.coin", rank), device=CPU) < how.p
     if not bool(yes.any()):
         return x, targets
-    boxes = around(centres(height, width, how.per, len(x), at), torch.full((1, 2), size, device=CPU), height, width)
-    return cutout(x, targets, box=one(boxes) if common else boxes * yes[:, None])  # (0, 0, 0, 0) has no pixel
+    centre = centres(height, width, how.per, len(x), at)
+    if common:
+        return cutout(x, targets, box=around_one(centre, (size, size), height, width), inplace=inplace)
+    boxes = around(centre, torch.full((1, 2), size, device=CPU), height, width)
+    return cutout(x, targets, box=boxes * yes[:, None], inplace=inplace)  # (0, 0, 0, 0) has no pixel
 
 
 def side(how: Cutout, height: int, width: int) -> int:

@@ -95,9 +95,11 @@ def around(centre: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
 
 
-def one(boxes: Tensor) -> Box:
-    """The only one of `boxes`."""
-    return Box(*boxes[0].tolist())
+def around_one(centre: Tensor, sides: tuple[int, int], height: int, width: int) -> Box:
+    """The same of one box, without a tensor for each number: (1, 2), and two sides."""
+    (row, column), (tall, wide) = centre[0].tolist(), (side // 2 for side in sides)
+    rows, columns = (max(row - tall, 0), min(row + tall, height)), (max(column - wide, 0), min(column + wide, width))
+    return Box(*rows, *columns)
 
 
 def inside(boxes: Tensor, x: Tensor) -> Tensor:
@@ -114,15 +116,18 @@ def inside(boxes: Tensor, x: Tensor) -> Tensor:
 def check_boxes(boxes: Boxes, x: Tensor) -> None:
     """Raise unless every box lies in the images."""
     height, width = check_images(x)
-    if isinstance(boxes, Tensor) and (boxes.shape != (len(x), 4) or boxes.is_floating_point()):
+    if not isinstance(boxes, Tensor):  # of one box, without a tensor: this is every step
+        if not (0 <= boxes.top <= boxes.bottom <= height and 0 <= boxes.left <= boxes.right <= width):
+            raise ShapeError(f"{boxes} does not lie in images of {height}×{width} pixels.")
+        return
+    if boxes.shape != (len(x), 4) or boxes.is_floating_point():
         raise ShapeError(
             f"box is {boxes.dtype} {tuple(boxes.shape)}; it is one Box(top, bottom, left, right) for all images, or a "
             f"tensor of whole numbers ({len(x)}, 4) with one for each."
         )
-    rows = torch.tensor([boxes], device=CPU) if isinstance(boxes, Box) else boxes
-    if not isinstance(boxes, Tensor) or boxes.device.type == "cpu":  # elsewhere a look would wait for the device
-        top, bottom, left, right = rows.unbind(1)
+    if boxes.device.type == "cpu":  # elsewhere a look would wait for the device
+        top, bottom, left, right = boxes.unbind(1)
         fine = (top >= 0) & (top <= bottom) & (bottom <= height) & (left >= 0) & (left <= right) & (right <= width)
         if not bool(fine.all()):
-            wrong = Box(*rows[int(fine.int().argmin())].tolist())
+            wrong = Box(*boxes[int(fine.int().argmin())].tolist())
             raise ShapeError(f"{wrong} does not lie in images of {height}×{width} pixels.")

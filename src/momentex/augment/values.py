@@ -95,15 +95,17 @@ class CutMix:
         rank: int | None = None,
         index: Tensor | None = None,
         stream: str = "cutmix",
+        inplace: bool = False,
     ) -> tuple[Tensor, Targets]:
         """Images with a box of their partner, and their targets. `index` is a pairing that is already decided.
 
-        rank    of this process; that of torch.distributed unless given
-        stream  the name of its draws: another one for a second CutMix in the same step
+        rank     of this process; that of torch.distributed unless given
+        stream   the name of its draws: another one for a second CutMix in the same step
+        inplace  write into x, which is the caller's own batch: a copy less
         """
         from momentex.augment.cutmix import drawn  # torch, without which recipes can be listed
 
-        return drawn(self, x, targets, (seed, step, stream, rank), index)
+        return drawn(self, x, targets, (seed, step, stream, rank), index, inplace)
 
 
 @dataclass(frozen=True)
@@ -139,15 +141,17 @@ class Cutout:
         seed: int = 0,
         rank: int | None = None,
         stream: str = "cutout",
+        inplace: bool = False,
     ) -> tuple[Tensor, Targets]:
         """Images with a square of zeros, and the targets as they were.
 
-        rank    of this process; that of torch.distributed unless given
-        stream  the name of its draws: another one for a second square in the same step
+        rank     of this process; that of torch.distributed unless given
+        stream   the name of its draws: another one for a second square in the same step
+        inplace  write into x, which is the caller's own batch: a copy less
         """
         from momentex.augment.cutout import drawn  # torch, without which recipes can be listed
 
-        return drawn(self, x, targets, (seed, step, stream, rank))
+        return drawn(self, x, targets, (seed, step, stream, rank), inplace)
 
 
 @dataclass(frozen=True)
