@@ -23,7 +23,7 @@ from momentex.sweep.machine import cores, shared
 from momentex.sweep.watch import Silent
 from momentex.train.engine import fit
 from momentex.train.recipe import Recipe
-from momentex.train.record import locked
+from momentex.train.record import Record, locked
 from tests.train_runs import STARTING, Told, assert_same_run, everything, metrics, tiny, trained
 
 MODELS = Path(__file__).with_name("sweep_models.py")
@@ -348,6 +348,54 @@ def test_a_number_below_one_is_refused(tmp_path: Path, name: str, value: int) ->
         run_local([Job(tiny(), tmp_path / "run", "one")], watch=Silent(), **{name: value})
 
 
+# --- runs of several processes ---------------------------------------------------------------------------------------
+
+
+def test_a_run_of_two_processes_is_that_of_one_but_for_rounding_and_its_failures_are_kept_likewise(
+    tmp_path: Path,
+) -> None:
+    jobs = [
+        Job(recipe, tmp_path / label, label)
+        for label, recipe in {"good": tiny(), "fails": troubled("fails"), "after": tiny(seed=1)}.items()
+    ]
+    seen = Seen()
+    ended = run_local(jobs, workers=1, threads=1, processes=2, watch=seen)
+    assert [finished.failure is None for finished in ended] == [True, False, True]
+    assert (ended[1].failure or "").startswith("ZeroDivisionError: a fault of the model (")
+    assert failure_of(jobs[1]) == ended[1].failure
+    assert sorted(finished.job.label for finished in seen.over) == ["after", "fails", "good"]
+    for job in (jobs[0], jobs[2]):
+        (start,) = Record(job.to).starts()
+        assert start["processes"] == 2
+        for row, alone in zip(
+            metrics(job.to), metrics(trained(job.recipe, tmp_path / "alone" / job.label)), strict=True
+        ):
+            assert row["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+
+
+def test_ctrl_c_stops_both_processes_of_a_run_with_a_checkpoint(tmp_path: Path) -> None:
+    job = Job(tiny(epochs=200), tmp_path / "run", "one")
+
+    def at() -> None:
+        if Record(job.to).metrics():
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_local([job], workers=1, threads=1, processes=2, watch=Seen(at))
+    with locked(job.to) as record:
+        assert 0 < len(record.metrics()) < 200
+    assert failure_of(job) is None
+
+
+def test_processes_find_each_other_and_share_out_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from momentex.sweep.local import _Terms
+
+    first, second = _Terms(1, ("0", "1", "2", "3"), "", processes=2).environments(1)
+    assert first["CUDA_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert (first["RANK"], second["RANK"], second["WORLD_SIZE"]) == ("0", "1", "2")
+    assert first["MASTER_PORT"] == second["MASTER_PORT"]
+
+
 # --- how the machine is shared ---------------------------------------------------------------------------------------
 
 
@@ -362,6 +410,11 @@ def test_cores_are_divided_among_runs_and_every_gpu_gets_one(monkeypatch: pytest
     assert shared(100, None, None, 4) == (4, 2)
     assert shared(2, None, None, 4) == (2, 4)
     assert shared(100, 6, None, 2) == (6, 1)
+    assert shared(100, None, None, 4, processes=2) == (2, 2)
+    assert shared(100, None, None, 0, processes=2) == (4, 1)
+    assert shared(1, None, None, 0, processes=2) == (1, 4)
+    with pytest.raises(RunError, match=r"a run of 4 processes needs as many GPUs, and there are 2: take fewer\."):
+        shared(1, None, None, 2, processes=4)
 
 
 def test_a_users_number_of_threads_is_not_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,10 +438,10 @@ def test_processes_take_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     from momentex.sweep.local import _Terms
 
     terms = _Terms(1, ("3", "5"), "")
-    assert [terms.environment(place)["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["3", "5", "3"]
+    assert [terms.environments(place)[0]["CUDA_VISIBLE_DEVICES"] for place in range(3)] == ["3", "5", "3"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert "CUDA_VISIBLE_DEVICES" not in _Terms(1, (), "").environment(0)
-    assert _Terms(2, (), "").environment(0)["OMP_NUM_THREADS"] == "2"
+    assert "CUDA_VISIBLE_DEVICES" not in _Terms(1, (), "").environments(0)[0]
+    assert _Terms(2, (), "").environments(0)[0]["OMP_NUM_THREADS"] == "2"
 
 
 # --- job -------------------------------------------------------------------------------------------------------------

@@ -224,6 +224,22 @@ def test_ctrl_c_leaves_checkpoints_and_the_same_call_goes_on_to_the_same_bits(cl
     assert_same_run(trained(jobs[0].recipe, tmp_path / "alone"), jobs[0].to)
 
 
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_two_processes_needs_a_node_with_room_for_both(cluster: Any, tmp_path: Path) -> None:
+    job = Job(tiny(), tmp_path / "one", "one")
+    with pytest.raises(RunError, match=r"a run needs 2 CPUs, and no node"):
+        run_ray([job], address=cluster.address, processes=2, watch=Silent())
+    larger = cluster.add_node(num_cpus=2)
+    try:
+        (ended,) = run_ray([job], address=cluster.address, processes=2, watch=Silent())
+    finally:
+        cluster.remove_node(larger)
+    assert ended.failure is None
+    assert [start["processes"] for start in Record(job.to).starts()] == [2]
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -287,7 +303,7 @@ def test_runs_that_are_complete_need_no_cluster(tmp_path: Path) -> None:
 
 
 def terms(folder: Path, **changes: Any) -> Terms:
-    values = {"at": str(folder), "shared": str(folder / "shared"), "threads": 1, "command": ""}
+    values = {"at": str(folder), "shared": str(folder / "shared"), "threads": 1, "processes": 1, "command": ""}
     return Terms(**(values | changes))
 
 
@@ -318,5 +334,6 @@ def test_what_a_run_needs_of_a_node(tmp_path: Path) -> None:
     assert need([has(0), has(8), has(4, alive=False)], None) == (ray_cluster.Need(1, 0), 8)
     assert need([has(8), has(7)], 2) == (ray_cluster.Need(2, 0), 7)
     assert need([has(0), has(32, 4), has(64)], None) == (ray_cluster.Need(8, 1), 4)
+    assert need([has(16, 4), has(64, 1)], 2, 2) == (ray_cluster.Need(4, 2), 2)
     with pytest.raises(RunError, match=r"needs 3 CPUs, and .* nodes with 2 CPUs and 0 GPUs, 0 CPUs and 0 GPUs\. Take"):
         need([has(0), has(2), has(2)], 3)

@@ -15,26 +15,34 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from momentex.errors import RunError
 from momentex.sweep.job import Finished, Job, check_apart, encoded, is_complete, note
-from momentex.sweep.machine import gpus, shared
+from momentex.sweep.machine import free_port, gpus, shared
 from momentex.sweep.watch import Watch
 
 ENDS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 TRIES = 2  # of a run whose process ended without a word
+ALONE = 60.0  # seconds that a process may take to end when another one of its run has
 TOLD = 600  # characters of what a process printed, in an error
 
 
 def run_local(
-    jobs: Sequence[Job], *, workers: int | None = None, threads: int | None = None, watch: Watch, command: str = ""
+    jobs: Sequence[Job],
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    processes: int = 1,
+    watch: Watch,
+    command: str = "",
 ) -> list[Finished]:
     """Train the jobs, `workers` at a time with `threads` each; what came of them, in their order.
 
-    Complete ones are passed over, others go on where they stopped. A run whose process is killed goes on in another
-    process, once; a run that fails does not stop the others. Ctrl-C stops all, each with a checkpoint, and raises
-    KeyboardInterrupt; the second one does not wait for them.
+    A run of several `processes` has `threads` and a GPU for each of them. Complete runs are passed over, others go on
+    where they stopped. A run whose process is killed goes on in another process, once; a run that fails does not stop
+    the others. Ctrl-C stops all, each with a checkpoint, and raises KeyboardInterrupt; the second one does not wait for
+    them.
     """
     jobs = list(jobs)
     check_apart(jobs)
@@ -42,9 +50,9 @@ def run_local(
     ended = {number: Finished(job, None, 0.0) for number, job in enumerate(jobs) if number not in set(todo)}
     if todo:
         names = gpus()
-        side_by_side, each = shared(len(todo), workers, threads, len(names))
+        side_by_side, each = shared(len(todo), workers, threads, len(names), processes)
         watch.start([jobs[number] for number in todo], len(ended), side_by_side)
-        shop = _Shop(jobs, todo, side_by_side, _Terms(each, tuple(names), command), watch)
+        shop = _Shop(jobs, todo, side_by_side, _Terms(each, tuple(names), command, processes), watch)
         try:
             with interrupted_by_all_signals():
                 ended |= shop.run()
@@ -79,13 +87,23 @@ class _Terms:
     threads: int
     devices: tuple[str, ...]  # their names, of GPUs
     command: str
+    processes: int = 1
 
-    def environment(self, place: int) -> dict[str, str]:
-        """Of the process at this place. Threads are counted when libraries are loaded, hence here."""
+    def environments(self, place: int) -> list[dict[str, str]]:
+        """Of the processes at this place. Threads are counted when libraries are loaded, hence here.
+
+        Several find each other by what torchrun sets, which is what accelerate looks for.
+        """
         found = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
         if self.devices:
-            found["CUDA_VISIBLE_DEVICES"] = self.devices[place % len(self.devices)]
-        return found
+            first = place * self.processes
+            mine = (self.devices[(first + i) % len(self.devices)] for i in range(self.processes))
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(mine)
+        if self.processes == 1:
+            return [found]
+        world, port = str(self.processes), str(free_port())
+        found |= {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return [found | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(self.processes)]
 
     def program(self) -> str:
         return (
@@ -94,61 +112,80 @@ class _Terms:
         )
 
 
-class _Worker:
-    """A process, what it is told, and a thread that puts what it answers into `inbox`: (worker, message or None)."""
+Inbox: TypeAlias = "queue.Queue[tuple[_Worker, dict[str, Any] | None]]"
 
-    def __init__(self, place: int, terms: _Terms, inbox: queue.Queue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+
+class _Worker:
+    """The processes of a run, what they are told, and threads that put what the first one answers into `inbox`:
+    (worker, message), and (worker, None) when one of them has ended.
+    """
+
+    def __init__(self, place: int, terms: _Terms, inbox: Inbox) -> None:
         self.place, self.job = place, -1
         self.ready = False
         self.began = time.monotonic()
         self._printed: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", terms.program()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._printed,
-            env=terms.environment(place),
-            start_new_session=True,  # Ctrl-C is for this process, which tells the others
-        )
-        self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
-        self._reader.start()
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", terms.program()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._printed,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process, which tells the others
+            )
+            for environment in terms.environments(place)
+        ]
+        self._readers = [
+            threading.Thread(target=self._read, args=(process, inbox), daemon=True) for process in self._processes
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self, inbox: queue.Queue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as told:
+    def _read(self, process: subprocess.Popen[bytes], inbox: Inbox) -> None:
+        assert process.stdout is not None
+        with process.stdout as told:
             for line in told:
                 with suppress(ValueError):  # a line that was cut off
                     inbox.put((self, json.loads(line)))
-        self._process.wait()
+        process.wait()
         inbox.put((self, None))
 
     def send(self, number: int, job: Job) -> None:
-        assert self._process.stdin is not None
         self.job, self.began = number, time.monotonic()
-        with suppress(BrokenPipeError):  # it has just died, and will be found dead
-            self._process.stdin.write(f"{json.dumps(encoded(job))}\n".encode())
-            self._process.stdin.flush()
+        for process in self._processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # it has just died, and will be found dead
+                process.stdin.write(f"{json.dumps(encoded(job))}\n".encode())
+                process.stdin.flush()
 
     def dismiss(self) -> None:
         """It ends by itself, after the step that is under way."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        for process in self._processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+
+    def wait(self) -> None:
+        """Until it has ended. Of several processes, those are not waited for long that another one has left alone."""
+        alone = float("inf")
+        while any(living := [process.poll() is None for process in self._processes]) and time.monotonic() < alone:
+            if not all(living):
+                alone = min(alone, time.monotonic() + ALONE)
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """It ends now, and nothing is left of it."""
-        self._process.kill()
-        self._reader.join()
+        for process in self._processes:
+            process.kill()
+        for reader in self._readers:
+            reader.join()
         self.dismiss()
         self._printed.close()
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def end(self) -> str:
-        """How it ended."""
-        code = self._process.wait()
+        """How the first of its processes ended that did."""
+        code = next(code for code in (process.poll() for process in self._processes) if code is not None)
         if code >= 0:
             return f"the process ended with exit code {code}"
         needs = ", as it does when memory is short: fewer runs at a time need less" if code == -9 else ""
@@ -195,8 +232,7 @@ class _Shop:
             for worker in self._workers:
                 worker.dismiss()
             for worker in self._workers:
-                while worker.alive:
-                    time.sleep(0.01)
+                worker.wait()
         finally:
             for worker in self._workers:
                 worker.kill()
@@ -233,6 +269,8 @@ class _Shop:
                 self._give(worker)
 
     def _died(self, worker: _Worker) -> None:
+        if worker not in self._workers:  # another one of its processes had died before
+            return
         number, why, said = worker.job, worker.end(), worker.printed()
         self._workers.remove(worker)
         worker.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -33,13 +34,24 @@ def gpus() -> list[str]:
     return [str(i) for i in range(count)] if named is None else [name.strip() for name in named.split(",")][:count]
 
 
-def shared(jobs: int, workers: int | None, threads: int | None, devices: int) -> tuple[int, int]:
-    """How many runs at a time, and threads for each. By default, a run for every GPU, or else for every core."""
-    for name, value in (("workers", workers), ("threads", threads)):
+def free_port() -> int:
+    """One that nobody listens to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def shared(jobs: int, workers: int | None, threads: int | None, devices: int, processes: int = 1) -> tuple[int, int]:
+    """How many runs at a time, and threads for each of their processes. By default, a process for every GPU, or else
+    for every core.
+    """
+    for name, value in (("workers", workers), ("threads", threads), ("processes", processes)):
         if value is not None and value < 1:
             raise RunError(f"{name} is {value}; it must be 1 or more.")
+    if 0 < devices < processes:
+        raise RunError(f"a run of {processes} processes needs as many GPUs, and there are {devices}: take fewer.")
     here = cores()
-    side_by_side = max(1, min(workers or devices or here // (threads or 1), jobs))
+    side_by_side = max(1, min(workers or devices // processes or here // ((threads or 1) * processes), jobs))
     named = os.environ.get("OMP_NUM_THREADS", "")
     most = int(named) if named.isdecimal() and int(named) else here
-    return side_by_side, threads or max(1, min(here // side_by_side, most))
+    return side_by_side, threads or max(1, min(here // (side_by_side * processes), most))

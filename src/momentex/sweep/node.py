@@ -30,6 +30,7 @@ class Terms:
     at: str
     shared: str
     threads: int
+    processes: int
     command: str
     data: str | None = None
 
@@ -62,6 +63,7 @@ def train(terms: Terms, job: Job) -> dict[str, Any]:
         [job],
         workers=1,
         threads=terms.threads,
+        processes=terms.processes,
         watch=heard,
         command=terms.command,
     )

@@ -44,8 +44,14 @@ def perform(job: Job, reporter: Reporter, *, command: str) -> Ended:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a run may fail in any way
             traceback.print_exc()
             failure, spoilt = f"{_described(error)}; {OUTPUT} has the traceback", True
-    note(job, failure)
+    if first():
+        note(job, failure)
     return Ended(failure, time.monotonic() - began, spoilt)
+
+
+def first() -> bool:
+    """Whether this is the first process of its run, which writes; most runs have one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _fit(job: Job, reporter: Reporter, command: str) -> None:
@@ -90,5 +96,5 @@ def captured(path: Path) -> Iterator[None]:
                 os.dup2(old, number)
                 os.close(old)
     with suppress(OSError):
-        if path.stat().st_size == 0:
+        if first() and path.stat().st_size == 0:
             path.unlink()

@@ -9,7 +9,8 @@ from typing import Protocol
 from momentex.errors import RunError, did_you_mean
 from momentex.sweep.job import Finished, Job
 from momentex.sweep.local import run_local
-from momentex.sweep.ray_cluster import check_address, run_ray
+from momentex.sweep.ray_cluster import run_ray
+from momentex.sweep.ray_connection import check_address
 from momentex.sweep.watch import Watch
 
 
@@ -22,6 +23,7 @@ class Runner(Protocol):
         *,
         workers: int | None = None,
         threads: int | None = None,
+        processes: int = 1,
         watch: Watch,
         command: str = "",
     ) -> list[Finished]:

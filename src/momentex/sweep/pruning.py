@@ -73,6 +73,7 @@ class Pruning:
 
     def __init__(self, job: Job, told: Reporter) -> None:
         self._job, self._told = job, told
+        self._errors = curve(Record(job.to).metrics())
 
     def start(self, steps: int, epochs: int, first_epoch: int) -> None:
         self._told.start(steps, epochs, first_epoch)
@@ -82,7 +83,8 @@ class Pruning:
 
     def epoch(self, metrics: Mapping[str, Any]) -> None:
         self._told.epoch(metrics)
-        if why := pruned(self._job):
+        self._errors |= curve([metrics])  # all processes are told the same, while the first one may still be writing
+        if why := crossed(self._errors, self._job.limits):
             raise Pruned(why)
 
     def say(self, text: str) -> None:

@@ -9,32 +9,27 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
-import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
-from typing import Any, TextIO, cast
+from typing import Any
 
 import momentex
 from momentex.errors import RunError, RunInUse
 from momentex.sweep.job import Finished, Job, check_apart, encoded, is_complete, note
 from momentex.sweep.local import interrupted_by_all_signals
 from momentex.sweep.node import Terms
+from momentex.sweep.ray_connection import HERE, connected
 from momentex.sweep.watch import Watch
 from momentex.train.record import LOCK, Record, locked
 
-HERE = "ray"  # the cluster that is there, or one of this machine alone
 LOST = 10  # times that a run may lose its node
 LOOK = 2.0  # seconds between looks at the run directories
 ANSWER = 120.0  # seconds that a node may take to say whether it is fit
-CONNECT = 10.0  # seconds that an address may take to answer
 SHARED = ".cluster"  # a folder among the runs
 
 
@@ -44,20 +39,22 @@ def run_ray(
     address: str = HERE,
     workers: int | None = None,
     threads: int | None = None,
+    processes: int = 1,
     watch: Watch,
     command: str = "",
 ) -> list[Finished]:
     """Train the jobs on a cluster, `workers` at a time or as many as it takes; what came of them, in their order.
 
-    A run has `threads` CPUs, and a GPU if the cluster has any. Complete runs are passed over, others go on where they
-    stopped. A run whose node is lost goes on at another one; a run that fails does not stop the others. Ctrl-C stops
-    all, each with a checkpoint, and raises KeyboardInterrupt; the second one does not wait for them.
+    A run has `threads` CPUs, and a GPU if the cluster has any; one of several `processes`, that for each, on one node.
+    Complete runs are passed over, others go on where they stopped. A run whose node is lost goes on at another one; a
+    run that fails does not stop the others. Ctrl-C stops all, each with a checkpoint, and raises KeyboardInterrupt; the
+    second one does not wait for them.
 
     Args:
         address: "ray", the cluster that runs here or that RAY_ADDRESS names, else one of this machine alone;
             "host:port", "auto" or "ray://host:port" as Ray has them.
     """
-    for name, value in (("workers", workers), ("threads", threads)):
+    for name, value in (("workers", workers), ("threads", threads), ("processes", processes)):
         if value is not None and value < 1:
             raise RunError(f"{name} is {value}; it must be 1 or more.")
     jobs = [replace(job, to=job.to.absolute()) for job in jobs]
@@ -66,14 +63,15 @@ def run_ray(
     ended = {number: Finished(job, None, 0.0) for number, job in enumerate(jobs) if number not in set(todo)}
     if todo:
         with ExitStack() as stack:
-            ray = stack.enter_context(_connected(address, watch))
+            ray = stack.enter_context(connected(address, watch))
             stack.enter_context(interrupted_by_all_signals())
             folder = stack.enter_context(_shared_folder([jobs[number].to for number in todo]))
-            need, slots = _need(ray.nodes(), threads)
+            need, slots = _need(ray.nodes(), threads, processes)
             terms = Terms(
                 at=str(Path.cwd()),
                 shared=str(folder),
-                threads=need.cpus,
+                threads=need.cpus // processes,
+                processes=processes,
                 command=command,
                 data=os.environ.get("MOMENTEX_DATA"),
             )
@@ -85,109 +83,7 @@ def run_ray(
     return [ended[number] for number in range(len(jobs))]
 
 
-# --- the cluster -----------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _connected(address: str, watch: Watch) -> Iterator[Any]:
-    """Ray, connected."""
-    ray = _ray()
-    if ray.is_initialized():  # by the user, who also ends it
-        yield ray
-        return
-    _check_reachable(address)
-    before = _handlers()
-    with redirect_stdout(cast(TextIO, _Stdout(sys.stdout))):
-        try:
-            _init(ray, address, watch)
-        finally:
-            for number, handler in before.items():  # Ray has its own
-                signal.signal(number, handler)
-        try:
-            yield ray
-        finally:
-            ray.shutdown()
-
-
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that there was a sweep
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise RunError("a cluster needs ray, which is not installed. Do: pip install 'momentex[cluster]'") from None
-    return ray
-
-
-def _init(ray: Any, address: str, watch: Watch) -> None:
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        if address != HERE:
-            ray.init(address=address, **({} if address.startswith("ray://") else quiet))
-            return
-        with suppress(ConnectionError):
-            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), **quiet)
-            return
-        if "RAY_ADDRESS" not in os.environ:
-            ray.init(address="local", include_dashboard=False, **quiet)
-            watch.say("no Ray cluster runs here: one of this machine alone was started, for as long as this takes")
-            return
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise RunError(f"Ray at {address} could not be used: {type(error).__name__}: {error}") from error
-    _unreachable(os.environ["RAY_ADDRESS"], "no answer")
-
-
-class _Stdout:
-    """Without what Ray's own threads print: pages of logs for a node that is lost, among the results of a command."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        return len(text) if threading.current_thread().name.startswith("ray_") else self._stream.write(text)
-
-
-def _handlers() -> dict[int, Any]:
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def check_address(address: str) -> tuple[str, int] | None:
-    """The host and the port that are meant; None where none is named."""
-    if address in (HERE, "auto", "local"):
-        return None
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise RunError(
-            f"{address!r} is no address of a Ray cluster: it is written as HOST:6379, as ray://HOST:10001, or as auto "
-            "for the one that runs on this machine."
-        )
-    return host.strip("[]"), int(port)
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself waits for minutes, and then ends the process."""
-    asked = os.environ.get("RAY_ADDRESS", HERE) if address == HERE else address
-    if (place := check_address(asked)) is None:
-        return
-    try:
-        with socket.create_connection(place, timeout=CONNECT):
-            pass
-    except OSError as error:
-        _unreachable(asked, str(error.strerror or error))
-
-
-def _unreachable(address: str, why: str) -> None:
-    raise RunError(
-        f"no Ray cluster answers at {address} ({why}). Is its head running (`ray start --head`), and is this its "
-        "address? HOST:6379 is for the machines of the cluster, ray://HOST:10001 for others. Nothing was trained."
-    )
+# --- the folder ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -230,19 +126,19 @@ def _has(node: Mapping[str, Any]) -> tuple[int, int]:
     return int(found.get("CPU", 0)), int(found.get("GPU", 0))
 
 
-def _need(nodes: Sequence[Mapping[str, Any]], threads: int | None) -> tuple[Need, int]:
+def _need(nodes: Sequence[Mapping[str, Any]], threads: int | None, processes: int = 1) -> tuple[Need, int]:
     """Of a run, and how many of them the cluster takes. By default, one thread, or a GPU's share of its node's CPUs."""
     having = [_has(node) for node in nodes if node["Alive"]]
     with_gpus = [(cpus, gpus) for cpus, gpus in having if gpus]
     each = threads or max(1, min((cpus // gpus for cpus, gpus in with_gpus), default=1))
-    need = Need(each, 1 if with_gpus else 0)
+    need = Need(each * processes, processes if with_gpus else 0)
     slots = sum(map(need.fits, nodes))
     if not slots:
         asked = f"{need.cpus} CPUs" + (f" and {need.gpus} GPUs" if need.gpus else "")
         there = ", ".join(f"{cpus} CPUs and {gpus} GPUs" for cpus, gpus in sorted(set(having), reverse=True))
         raise RunError(
             f"a run needs {asked}, and no node of the cluster has that: there "
-            f"are nodes with {there or 'nothing'}. Take fewer threads, or start such a node first."
+            f"are nodes with {there or 'nothing'}. Take fewer threads or processes, or start such a node first."
         )
     return need, slots
 

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 
 from momentex.sweep.job import Job, decoded
-from momentex.sweep.perform import perform
+from momentex.sweep.perform import first, perform
 
 OFTEN = 1.0  # seconds between two messages within an epoch
 STOPPED = 130
+ALONE = 30.0  # seconds after which a process that has failed believes that it is the only one
+LEFT = 1
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -44,6 +46,8 @@ def main(threads: int, command: str) -> None:
             tell({"began": True})
             ended = perform(job, Telling(tell), command=command)
             tell({"ended": ended._asdict()})
+            if ended.failure is not None and not first():
+                _leave_unless_all_failed(jobs)
     except KeyboardInterrupt:
         code = STOPPED
     sys.stderr.flush()
@@ -56,11 +60,22 @@ def _own_stdout() -> Tell:
     os.dup2(2, 1)
 
     def tell(message: Mapping[str, Any]) -> None:
+        if not first():
+            return
         with suppress(BrokenPipeError):  # whoever read has gone, and the end of stdin says so too
             told.write(f"{json.dumps(message)}\n")
             told.flush()
 
     return tell
+
+
+def _leave_unless_all_failed(jobs: queue.SimpleQueue[Job | None]) -> None:
+    """If this process has failed alone, the others of its run wait for it: they are ended when it ends."""
+    patience = time.monotonic() + ALONE
+    while jobs.empty():  # whoever sent the job has heard of its end, and sends another one or none
+        if time.monotonic() > patience:
+            os._exit(LEFT)
+        time.sleep(0.05)
 
 
 def _listen(jobs: queue.SimpleQueue[Job | None]) -> None:

@@ -95,5 +95,12 @@ def _searched(made: Search, folder: Path, asked: Sweeping, command: str) -> list
     run = runner(asked.on)
     rehearse_each({point.name: point.recipe for point in made.sweep.points}, made.seeds[0], "the point")
     watch = watching(asked.quiet or asked.json)
-    train = partial(run, workers=asked.workers, threads=asked.threads, watch=watch, command=command)
+    train = partial(
+        run,
+        workers=asked.workers,
+        threads=asked.threads,
+        processes=asked.processes,
+        watch=watch,
+        command=command,
+    )
     return searched(made, folder, train)

@@ -67,6 +67,8 @@ class Sweeping:
     """So many runs side by side. Default: one for each idle core, or for each GPU."""
     threads: int | None = None
     """So many threads for each. Default: the cores, shared out."""
+    processes: int = 1
+    """So many processes for each run, with threads and a GPU each."""
     quiet: bool = False
     """Tell nothing but the table."""
     json: bool = False
@@ -131,6 +133,7 @@ def trained(design: Swept, folder: Path, asked: Sweeping) -> Swept:
                 todo,
                 workers=asked.workers,
                 threads=asked.threads,
+                processes=asked.processes,
                 watch=watching(asked.quiet or asked.json),
                 command=design.facts["command"],
             )
