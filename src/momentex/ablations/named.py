@@ -14,7 +14,7 @@ from momentex.sweep.grid import Sweep
 from momentex.train.recipe import Recipe
 
 HELD_OUT = 5000  # of CIFAR-100's 50,000 training images
-DIGITS_HELD_OUT = 300  # of the 899 training images of the digits, before 100 of the others are drawn
+DIGITS_HELD_OUT = 300  # of the 899 training images of the digits, before the training images are drawn from the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def _on_digits(paper: Named) -> Named:
     held_out = name.partition(".")[2] in ON_HELD_OUT
     return Named(
         name=name,
-        title=f"{paper.title.partition(':')[0]}: ResNet-8 on 100 digits{', held-out images' if held_out else ''}",
+        title=f"{paper.title.partition(':')[0]}: ResNet-8 on digits{', held-out images' if held_out else ''}",
         build=paper.build.func if isinstance(paper.build, partial) else paper.build,
         base=partial(validated, small.digits, DIGITS_HELD_OUT) if held_out else small.digits,
         seeds=20,
