@@ -1,14 +1,20 @@
 """What the documents point at is there: files, anchors, tests by their names."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks import methods
 from docs import zoo
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
+]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -52,3 +58,36 @@ def test_every_guarantee_names_a_test_that_its_file_has():
 def test_the_table_of_models_is_what_counting_gives():
     page = text_of("docs/models.md")
     assert zoo.filled(page) == page
+
+
+# --- the cards of methods ---------------------------------------------------------------------------------------------
+
+CARDS = sorted((ROOT / "docs/cards").glob("*.md"))
+SECTIONS = [
+    "In one sentence",
+    "Picture",
+    "Use it",
+    "What it does to x and to targets",
+    "Good values, and from which table",
+    "Combines with",
+    "Cost",
+    "Departures from its paper",
+    "Reference",
+]
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_a_card_has_its_sections_and_fits_a_screen_or_two(card):
+    text = card.read_text(encoding="utf8")
+    assert re.findall(r"^## (.+)$", text, flags=re.M) == SECTIONS
+    assert len(text.splitlines()) <= 80
+    assert f"cards/{card.name}" in text_of("mkdocs.yml")
+    assert f"]({card.stem}.png)" in text
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_the_cost_on_a_card_is_what_was_measured(card):
+    page = card.read_text(encoding="utf8")
+    results = json.loads(methods.RESULTS.read_text(encoding="utf8"))
+    assert methods.filled(page, card.stem, results) == page
+    assert methods.START in page
