@@ -19,7 +19,9 @@ from momentex.train.resolved import differences, from_json, to_json
 ENTRIES = {entry.name: entry for entry in names()}
 MODELS = [row.__name__ for row in cifar.ROWS]
 DESIGN = [name for name in ENTRIES if ".design." in name]
-WITH_MOEX = [name for name in ENTRIES if "_moex" in name and name not in DESIGN]
+STACKED = [name for name in ENTRIES if ".stacking." in name or name.startswith("stacking.")]
+ROWS = [*DESIGN, *STACKED]  # of tables that are no model without and with Moment Exchange
+WITH_MOEX = [name for name in ENTRIES if "_moex" in name and name not in ROWS]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -31,7 +33,7 @@ def test_a_recipe_is_found_by_its_name_and_survives_json(name):
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_a_name_begins_with_its_data_set(name):
-    assert re.match(rf"({find(name).data.name}(\.|_|$)|ablation\.)", name)
+    assert re.match(rf"({find(name).data.name}(\.|_|$)|ablation\.|stacking\.)", name)
 
 
 def test_the_command_line_sees_all_names_once_and_small_ones_first():
@@ -44,7 +46,7 @@ def test_the_command_line_sees_all_names_once_and_small_ones_first():
 
 
 def test_the_table_has_six_models_two_data_sets_and_two_numbers_for_each():
-    reported = {name for name, entry in ENTRIES.items() if entry.reported and name not in DESIGN}
+    reported = {name for name, entry in ENTRIES.items() if entry.reported and name not in ROWS}
     assert reported == {f"{data}.{model}{arm}" for data in cifar.TITLES for model in MODELS for arm in ("", "_moex")}
     assert len(reported) == 24
     assert len(cifar.REPORTED) == 12
@@ -83,7 +85,7 @@ def test_the_arms_of_a_recipe_differ_in_the_exchange_alone(name):
 
 
 def test_every_recipe_with_an_exchange_has_its_controls():
-    assert len(WITH_MOEX) * 3 == sum(ENTRIES[n].recipe.exchange is not None for n in ENTRIES if n not in DESIGN)
+    assert len(WITH_MOEX) * 3 == sum(ENTRIES[n].recipe.exchange is not None for n in ENTRIES if n not in ROWS)
 
 
 def test_the_released_script_differs_from_the_text_in_lam_and_p():
@@ -153,6 +155,57 @@ def test_a_row_of_the_ablation_differs_from_its_recipe_in_one_thing(stem, base):
     assert differences(moex, find(f"{stem}.labels_only")) == ["exchange.features: True there, False now"]
     assert differences(moex, find(f"{stem}.lam1")) == ["exchange.lam: 0.9 there, 1.0 now"]
     assert differences(moex, find(f"{stem}.moex_label_smoothing")) == ["exchange.labels: partner there, others now"]
+
+
+# --- the paper's table of combinations -------------------------------------------------------------------------------
+
+
+def test_the_table_of_combinations_has_the_papers_thirteen_rows_and_marks_those_that_are_copied():
+    paper = {
+        name: ENTRIES[name].reported for name in STACKED if name.startswith("stacking.") and ENTRIES[name].reported
+    }
+    assert {name.partition(".")[2]: (n.error, n.top5) for name, n in paper.items()} == {
+        "baseline": (16.45, 3.69),
+        "manifold_mixup": (16.14, 4.07),
+        "stochastic_depth": (15.86, 3.33),
+        "dropblock": (15.73, 3.26),
+        "mixup": (15.63, 3.99),
+        "shakedrop": (15.08, 2.72),
+        "moex": (15.02, 2.96),
+        "cutout": (16.53, 3.65),
+        "cutout_moex": (15.11, 3.23),
+        "cutmix": (14.47, 2.97),
+        "cutmix_moex": (13.95, 2.95),
+        "cutmix_shakedrop": (13.81, 2.29),
+        "cutmix_shakedrop_moex": (13.47, 2.15),
+    }
+    assert {name for name, n in paper.items() if not n.cited} == {name for name in paper if name.endswith("moex")}
+    assert all(ENTRIES[name].reported is None for name in set(STACKED) - set(paper))
+    assert len(STACKED) == 3 * 18
+
+
+@pytest.mark.parametrize(
+    ("stem", "base"),
+    [
+        ("stacking", "cifar100.pyramidnet_200"),
+        ("digits.stacking", "digits"),
+        ("cifar10.resnet20_5k.stacking", "cifar10.resnet20_5k"),
+    ],
+)
+def test_a_row_of_combinations_adds_its_method_to_the_recipe_and_moment_exchange_to_that(stem, base):
+    assert differences(find(base), find(f"{stem}.baseline")) == []
+    for name in STACKED:
+        row, _, arm = name.rpartition(".")
+        if row == stem and not arm.endswith("moex"):
+            plain, stacked = find(name), find(f"{stem}.moex" if arm == "baseline" else f"{name}_moex")
+            assert replace(stacked, exchange=None, paper=plain.paper) == plain
+            assert stacked.exchange == find(f"{stem}.moex").exchange
+            methods = {"cutmix", "shakedrop"} if arm == "cutmix_shakedrop" else {arm} - {"baseline"}
+            assert {line.partition(".")[0].partition(":")[0] for line in differences(find(base), plain)} == methods
+
+
+def test_moment_exchange_on_the_pyramid_is_as_its_script_has_it():
+    assert find("stacking.cutmix_moex").exchange == find("cifar100.pyramidnet_200_moex_released_script").exchange
 
 
 # --- lab notes -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 | `small` | `digits`, `cifar10.resnet20_5k`, `cifar10.wide_5k`, `cifar10.resnet20` |
 | `cifar` | the paper's CIFAR table: `cifar100.resnet110` and eleven more; variants where text and script disagree |
 | `ablation` | the paper's ablation of design choices: `ablation.design.label_smoothing` and five more; their twins |
+| `stacking` | its table of combinations: `stacking.cutmix_moex` and seventeen more; their twins |
 
 Every name of the first two has its arms: `…_moex` is the recipe with Moment Exchange, `…_labels_only` and `…_lam1` are
 controls of it.
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 
 from momentex.errors import RecipeError, did_you_mean
 from momentex.models import load_function
-from momentex.recipes import ablation, cifar, small
+from momentex.recipes import ablation, cifar, small, stacking
 from momentex.recipes.arms import Named, Usual
 from momentex.train.recipe import Recipe, Reported
 
@@ -93,7 +94,7 @@ def names() -> list[Entry]:
 
 @cache
 def _table() -> dict[str, Named]:
-    return {named.name: named for module in (small, cifar, ablation) for named in module.table()}
+    return {named.name: named for module in (small, cifar, ablation, stacking) for named in module.table()}
 
 
 def _yours(name: str) -> Recipe:

@@ -81,7 +81,7 @@ def resnet110() -> Recipe:
 
 
 def digits() -> Recipe:
-    """ResNet-8 on 100 handwritten digits."""
+    """ResNet-8 on 50 handwritten digits."""
     return small.digits()
 
 

@@ -130,6 +130,8 @@ def note(name: str, first: str, paper: Reported | None, *paragraphs: str) -> str
         momentex train mine
     """
     number = f"Paper: {spoken(paper)} % error{f' ({paper.where})' if paper.where else ''}." if paper else ""
+    if paper is not None and paper.top5 is not None:
+        number = number.replace(" % error", f" % error, top-5 {paper.top5:.2f} %", 1)
     parts = [first, number, *(paragraph.strip() for paragraph in paragraphs), f"    momentex train {name}"]
     return "\n\n".join(filter(None, parts))
 
