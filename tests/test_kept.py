@@ -65,6 +65,11 @@ def test_what_was_compared_is_the_recipe_of_that_name(path):
     assert keep.kept(found)["errors"] == json.loads(path.read_text("utf8"))["errors"]
 
 
+def test_the_readme_has_what_the_results_give():
+    readme = (ROOT / "README.md").read_text(encoding="utf8")
+    assert report.filled(readme, "digits", report.BLOCKS["digits"]()) == readme
+
+
 def test_a_block_says_verdicts_first_and_what_was_measured_where():
     made = digits(facts={"command": "momentex compare digits", "hardware": "a CPU, 2 cores", "torch": "2.6.0"})
     block = report.compared(made)
