@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
 from benchmarks.bars import judge_loop
-from benchmarks.measure import interleaved, machine
+from benchmarks.measure import command, interleaved, machine
 from benchmarks.run import RESULTS, rounded, show
 from momentex import models
 from momentex.data import Arrays, Augment, Form, Resident
@@ -224,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {
         "machine": machine(torch.device("cpu")),
-        "command": " ".join(["benchmarks.loop", *sys.argv[1:]]),
+        "command": command("benchmarks.loop", sys.argv[1:]),
     }
     print(*(f"{name}: {value}" for name, value in results["machine"].items()), sep="\n", flush=True)
     results["loop"] = measure(options.rounds, options.steps)

@@ -7,7 +7,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,15 @@ class Timing:
         ratios = sorted(a / b for a, b in pairs)
         low, middle, high = statistics.quantiles(ratios, n=4)
         return {"median": middle, "q25": low, "q75": high}
+
+
+def command(module: str, arguments: Sequence[str]) -> str:
+    """What measures this again, wherever it was written to."""
+    kept = list(arguments)
+    if "--out" in kept:
+        at = kept.index("--out")
+        kept = kept[:at] + kept[at + 2 :]
+    return " ".join([module, *kept])
 
 
 def interleaved(

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import accuracy, memory, operator, step
 from benchmarks.bars import Bar, judge
-from benchmarks.measure import machine
+from benchmarks.measure import command, machine
 
 RESULTS = Path(__file__).parent / "results"
 PARTS = ("import", "memory", "accuracy", "step", "operator")
@@ -38,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, Any] = {
         "machine": machine(options.device),
-        "command": _command(sys.argv[1:]),
+        "command": command("benchmarks.run", sys.argv[1:]),
     }
     print(*(f"{name}: {value}" for name, value in results["machine"].items()), sep="\n", flush=True)
     for part in options.only:
@@ -50,14 +50,6 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(rounded(results), indent=1) + "\n")
     print(f"\nwritten to {out}")
-
-
-def _command(arguments: list[str]) -> str:
-    """What measures this again, wherever it was written to."""
-    if "--out" in arguments:
-        at = arguments.index("--out")
-        arguments = arguments[:at] + arguments[at + 2 :]
-    return " ".join(["benchmarks.run", *arguments])
 
 
 def run(part: str, options: argparse.Namespace) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.measure import IDLE_FACTOR, machine
+from benchmarks.measure import IDLE_FACTOR, command, machine
 from momentex.recipes import find
 from momentex.sweep.machine import cores
 from momentex.train.record import Record
@@ -67,7 +67,7 @@ def main() -> None:
     results = judged(one, two, statistics.median(floors) / min(floors))
     results = {
         "machine": machine(torch.device("cpu")),
-        "command": " ".join(["benchmarks.sweep", *sys.argv[1:]]),
+        "command": command("benchmarks.sweep", sys.argv[1:]),
     } | results
     show(results)
     options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -94,14 +94,14 @@ def swept(epochs: int, runs: int, workers: int, folder: Path) -> Swept:
 
 def _command(epochs: int, seeds: int, workers: int, folder: Path, lams: Sequence[str] = ("0.8", "0.9")) -> Path:
     """Run the sweep; the directory of its first run."""
-    command = [
+    arguments = [
         *(sys.executable, "-m", "momentex", "sweep", RECIPE, "--grid", "exchange.lam", *lams),
         *("--epochs", str(epochs), "--evaluation.every", str(epochs), "--seeds", str(seeds), "--quiet"),
         *("--workers", str(workers), "--threads", "1", "--to", str(folder)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+        sys.exit(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
     return next(path.parent for path in sorted(folder.rglob("times.jsonl")))
 
 
