@@ -252,6 +252,30 @@ def test_the_second_ctrl_c_ends_at_once(whole: Path, tmp_path: Path) -> None:
     assert_same_run(to, whole)
 
 
+def test_what_fails_after_ctrl_c_ends_the_run_as_that_does_since_compilers_get_it_too(
+    whole: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "run"
+
+    def at(now: int) -> None:
+        if now == STEPS + 2:
+            signal.raise_signal(signal.SIGINT)
+            raise RuntimeError("the compiler ended with -2")
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(RUN, to, Told(at))
+    fitted(RUN, to)
+    assert_same_run(to, whole)
+
+
+def test_what_fails_without_ctrl_c_is_an_error(tmp_path: Path) -> None:
+    def at(now: int) -> None:
+        raise RuntimeError("the compiler ended with 1")
+
+    with pytest.raises(RuntimeError, match="ended with 1"):
+        fitted(RUN, tmp_path / "run", Told(at))
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

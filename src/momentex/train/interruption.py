@@ -41,7 +41,11 @@ class Interruption:
 
 @contextmanager
 def interruptible(place: Place) -> Iterator[Interruption]:
-    """While this is open, the first signal asks, and the second one does what it would have done without this."""
+    """While this is open, the first signal asks, and the second one does what it would have done without this.
+
+    What fails between the two failed by the first one, and is a KeyboardInterrupt: a terminal sends Ctrl-C to the
+    compilers that torch.compile has started as well.
+    """
     interruption = Interruption(place)
     if threading.current_thread() is not threading.main_thread():  # signals are none of its business
         yield interruption
@@ -64,6 +68,10 @@ def interruptible(place: Place) -> Iterator[Interruption]:
             signal.signal(number, ask)
     try:
         yield interruption
+    except RuntimeError as error:
+        if interruption.asked:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
