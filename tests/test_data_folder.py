@@ -185,9 +185,11 @@ DAMAGE = {
 def test_a_damaged_image_is_counted_and_named(tmp_path, raw):
     pictures(tmp_path, "a", "b")
     (tmp_path / "val" / "b" / "0.png").write_bytes(raw)
-    text = r"1 of 8 images cannot be read: .*b.0\.png \(.+\)\. A share of 0 may be; .* unreadable=0\.12"
+    text = r"1 of 8 images cannot be read: .*b.0\.png \(.+\)\. A share of 0 may be; .* unreadable=0\.13"
     with pytest.raises(DataError, match=text):
         folder.load(tmp_path, 4)
+    with pytest.warns(MomentexWarning, match="left out"):
+        assert len(folder.load(tmp_path, 4, unreadable=0.13).test.images) == 3  # what the error says is enough
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "gif", "bmp", "tif", "webp", "ppm"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import warnings
@@ -145,12 +146,19 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def _folders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise _closed(error) from None
+
+
+def _closed(error: OSError) -> DataError:
+    return DataError(f"{error.filename} cannot be looked into ({error.strerror}). Mend that, or remove it.")
 
 
 def _images(folder: Path) -> Iterator[Path]:
     seen: set[str] = set()
-    for where, folders, files in os.walk(folder, followlinks=True):
+    for where, folders, files in os.walk(folder, followlinks=True, onerror=_refuse):
         real = os.path.realpath(where)
         if real in seen:  # a link to a folder above
             folders.clear()
@@ -160,6 +168,11 @@ def _images(folder: Path) -> Iterator[Path]:
         for name in files:
             if not name.startswith(".") and os.path.splitext(name)[1].lower() in _extensions():
                 yield Path(where, name)
+
+
+def _refuse(error: OSError) -> None:
+    """Otherwise a folder that cannot be read would pass for an empty one."""
+    raise _closed(error) from None
 
 
 @cache
@@ -255,9 +268,19 @@ def _check_unreadable(root: Path, failures: list[str], count: int, allowed: floa
     if len(failures) > allowed * count:
         raise DataError(
             f"{facts}. A share of {allowed:g} may be; mend or remove them, or allow more: "
-            f"unreadable={len(failures) / count:.2g}"
+            f"unreadable={_enough(len(failures) / count):g}"
         )
     warnings.warn(f"{facts}. They are left out.", MomentexWarning, stacklevel=3)
+
+
+def _enough(share: float) -> float:
+    """Two digits, and not below it.
+
+    >>> _enough(1 / 8), _enough(1 / 3), _enough(3 / 2000), _enough(1.0)
+    (0.13, 0.34, 0.0015, 1.0)
+    """
+    scale = 10.0 ** (1 - math.floor(math.log10(share)))
+    return math.ceil(round(share * scale, 6)) / scale
 
 
 def _kept(samples: list[Sample], images: Tensor, failures: dict[int, str], classes: tuple[str, ...]) -> Arrays:
