@@ -45,6 +45,10 @@ def test_it_is_a_public_name_and_calls_every_arm_with_every_seed_a_seed_after_th
     assert found.analysis.contrasts[0].verdict == "better"
 
 
+def test_seeds_may_be_numbers_of_numpy():
+    assert compare(Fit(), arms=ARMS, seeds=np.arange(1, 3)).comparison.seeds == (1, 2)
+
+
 def test_it_prints_the_verdict_and_the_table_and_saves_the_report(tmp_path):
     found = compare(Fit(), arms=ARMS, seeds=4, title="my model")
     said = str(found)
@@ -175,6 +179,7 @@ def _always(arm, seed):
         ({"arms": ["plain", "plain"]}, r"an arm is there twice"),
         ({"seeds": 0}, r"a comparison needs a seed at least"),
         ({"seeds": [1, 1]}, r"the seed 1 is there twice"),
+        ({"seeds": 2.0}, r"seeds is 2\.0; it is how many"),
         ({"seeds": [0.5]}, r"seeds is \[0\.5\]; it is how many, or a list of whole numbers"),
         ({"contrasts": [("mine", "plian")]}, r"names 'plian', which is no arm\. Did you mean 'plain'\?"),
         ({"contrasts": [("mine", "mine")]}, r"must be \(arm, against\), two arms that are not the same"),

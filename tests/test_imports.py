@@ -120,7 +120,7 @@ PACKAGES = {  # what each package may import besides itself
     "ablations": {"errors", "over", "train", "recipes", "sweep"},
     "swept": {"errors", "train", "sweep", "comparison"},
     "report": {"errors", "comparison", "sweep", "swept"},
-    "comparing": {"errors", "comparison", "report"},
+    "comparing": {"errors", "train", "comparison", "report"},
     "flags": {"errors", "over", "augment", "train", "recipes"},
     "verbs": {
         *("errors", "train", "recipes", "sweep", "comparison", "ablations", "swept"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import index
 from pathlib import Path
 
 from momentex.comparison import calls, store
@@ -15,6 +16,7 @@ from momentex.comparison.contrasts import check_arms, check_seeds
 from momentex.comparison.outcomes import failure
 from momentex.comparison.result import Arm, Comparison, Outcome, Sem
 from momentex.errors import RecipeError, RunError
+from momentex.train.whole import write_whole
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Compared:
         """Write comparison.json and report.html into a folder; where the report is."""
         store.write(Path(folder), self.comparison)
         report = Path(folder) / "report.html"
-        report.write_text(self.html, encoding="utf8")
+        write_whole(report, self.html.encode())
         return report
 
 
@@ -121,9 +123,10 @@ def _names(arms: Sequence[str]) -> tuple[str, ...]:
 
 
 def _seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
-    if not all(isinstance(seed, int) for seed in found):
-        raise RecipeError(f"seeds is {seeds!r}; it is how many, or a list of whole numbers.")
+    try:
+        found = tuple(map(index, range(seeds) if isinstance(seeds, int) else seeds))
+    except TypeError:
+        raise RecipeError(f"seeds is {seeds!r}; it is how many, or a list of whole numbers.") from None
     check_seeds(found)
     return found
 

@@ -63,7 +63,7 @@ def search(name: str, sweep: Sweep, asked: Sweeping, arguments: Sequence[str], t
     write_whole(folder / "search.json", (json_.dumps(told, indent=1) + "\n").encode())
     found = document(made, trials, tested)
     report = folder / "report.html"
-    report.write_text(html.page([found]), encoding="utf8")
+    write_whole(report, html.page([found]).encode())
     print(json_.dumps(told, indent=1) if asked.json else f"{markdown.of(found, whole=False)}\n\nreport: {report}")
 
 
