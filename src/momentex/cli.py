@@ -127,7 +127,7 @@ def train(arguments: Sequence[str]) -> None:
     from momentex import flags
 
     name, asked = flags.train(arguments)
-    to = asked.to or Path("runs") / _folder(name) / f"seed-{asked.recipe.seed}"
+    to = asked.to or Path("runs") / flags.name_of_folder(name) / f"seed-{asked.recipe.seed}"
 
     from momentex.train.engine import fit
     from momentex.train.progress import reporter, spoken
@@ -141,16 +141,6 @@ def train(arguments: Sequence[str]) -> None:
             row: Mapping[str, Any] = found[which]
             print(f"{which}: epoch {row['epoch']}, {spoken(row)}")
         print(f"run: {to}")
-
-
-def _folder(recipe: str) -> str:
-    """A recipe's name as that of a folder.
-
-    >>> _folder("path/to/mine.py:recipe"), _folder("cifar10.resnet20")
-    ('mine.recipe', 'cifar10.resnet20')
-    """
-    where, colon, function = recipe.rpartition(":")
-    return f"{Path(where).name.removesuffix('.py')}.{function}" if colon else recipe
 
 
 def compare(arguments: Sequence[str]) -> None:

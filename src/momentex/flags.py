@@ -152,6 +152,16 @@ def asked_of_recipe(
     return called, replace(asked, recipe=replace(asked.recipe, paper=recipe.paper))
 
 
+def name_of_folder(recipe: str) -> str:
+    """A recipe's name as that of a folder.
+
+    >>> name_of_folder("path/to/mine.py:recipe"), name_of_folder("cifar10.resnet20")
+    ('mine.recipe', 'cifar10.resnet20')
+    """
+    where, colon, function = recipe.rpartition(":")
+    return f"{Path(where).name.removesuffix('.py')}.{function}" if colon else recipe
+
+
 def _folder(arguments: list[str]) -> Path | None:
     value, _ = _take(arguments, "--data.folder")
     return None if value in (None, "None") else Path(value)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from momentex.comparison.result import Comparison, from_json, to_json
 from momentex.errors import RunError
@@ -11,23 +13,33 @@ from momentex.train.whole import write_whole
 
 FILE = "comparison.json"
 
+T = TypeVar("T")
+
 
 def write(folder: Path, comparison: Comparison) -> Path:
     """Put it there; where."""
-    path = folder / FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be the folder of a comparison: {error.strerror or error}.") from error
-    write_whole(path, (json.dumps(to_json(comparison), indent=1) + "\n").encode())
-    return path
+    return write_document(folder / FILE, to_json(comparison), "a comparison")
 
 
 def read(folder: Path) -> Comparison | None:
     """The one that is there; None if there is none, and a RunError if it cannot be read."""
-    path = folder / FILE
+    return read_document(folder / FILE, from_json)
+
+
+def write_document(path: Path, content: Any, what: str) -> Path:
+    """Put JSON into the folder of `what`, whole or not at all; where."""
     try:
-        return from_json(json.loads(path.read_text(encoding="utf8")))
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path.parent} cannot be the folder of {what}: {error.strerror or error}.") from error
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+    return path
+
+
+def read_document(path: Path, made: Callable[[Any], T]) -> T | None:
+    """What is `made` of the JSON there; None if there is none, and a RunError if it cannot be read."""
+    try:
+        return made(json.loads(path.read_text(encoding="utf8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (RunError, ValueError, OSError) as error:

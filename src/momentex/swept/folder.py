@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from momentex.comparison import gather
 from momentex.comparison.runs import folder_of
+from momentex.comparison.store import read_document, write_document
 from momentex.errors import RunError
 from momentex.sweep.grid import Sweep
 from momentex.sweep.job import Job
 from momentex.swept.result import Swept, from_json, to_json
 from momentex.train.record import look
 from momentex.train.resolved import differences
-from momentex.train.whole import write_whole
 
 FILE = "sweep.json"
 SHOWN = 8  # differences in an error
@@ -79,21 +78,9 @@ def gather_all(folders: Sequence[Path]) -> dict[Path, Swept]:
 
 def write(folder: Path, swept: Swept) -> Path:
     """Put it there; where."""
-    path = folder / FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be the folder of a sweep: {error.strerror or error}.") from error
-    write_whole(path, (json.dumps(to_json(swept), indent=1) + "\n").encode())
-    return path
+    return write_document(folder / FILE, to_json(swept), "a sweep")
 
 
 def read(folder: Path) -> Swept | None:
     """The one that is there; None if there is none, and a RunError if it cannot be read."""
-    path = folder / FILE
-    try:
-        return from_json(json.loads(path.read_text(encoding="utf8")))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (RunError, ValueError, OSError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+    return read_document(folder / FILE, from_json)

@@ -65,7 +65,7 @@ def compare(arguments: Sequence[str]) -> None:
         sem=asked.sem,
         command=shlex.join(["momentex", "compare", *arguments]),
     )
-    folder = asked.to or Path("runs") / "compare" / name_of_folder(name)
+    folder = asked.to or Path("runs") / "compare" / flags.name_of_folder(name)
     found = Compared(trained(design, folder, asked))
     found.save(folder)
     if asked.json:
@@ -102,16 +102,6 @@ def seeds_of(words: Sequence[str]) -> tuple[int, ...]:
             raise RecipeError(f"--seeds has {word!r}; it is a number, as in 5 or 3 7 11, or a range: 1000:1020.")
         found += range(int(first), int(end)) if colon else [int(first)]
     return tuple(range(found[0])) if len(words) == 1 and words[0].isdecimal() else tuple(found)
-
-
-def name_of_folder(recipe: str) -> str:
-    """A recipe's name as that of a folder.
-
-    >>> name_of_folder("path/to/mine.py:recipe"), name_of_folder("cifar10.resnet20")
-    ('mine.recipe', 'cifar10.resnet20')
-    """
-    where, colon, function = recipe.rpartition(":")
-    return f"{Path(where).name.removesuffix('.py')}.{function}" if colon else recipe
 
 
 def trained(design: Design, folder: Path, asked: Compare) -> Comparison:

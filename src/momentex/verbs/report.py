@@ -40,7 +40,7 @@ def report(arguments: Sequence[str]) -> None:
     """Render any set of runs as a page, in markdown or in LaTeX."""
     asked = flags.parse(Report, arguments, prog="momentex report")
     if not asked.runs:
-        raise RunError("no folder was named: momentex report runs/compare/digits.resnet")
+        raise RunError("no folder was named: momentex report runs/compare/digits")
     sweeps = folder.gather_all(asked.runs)
     found = [_as_asked(comparison, asked.sem) for comparison in gather_all(asked.runs, sweeps)]
     documents = [document(one, Compared(one).analysis) for one in found]

@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 import tyro
 
-from momentex import ablations
+from momentex import ablations, flags
 from momentex.comparison.contrasts import check_seeds
 from momentex.comparison.result import Sem
 from momentex.errors import RecipeError, RunError
@@ -26,7 +26,7 @@ from momentex.swept.table import tabled
 from momentex.train.recipe import Recipe
 from momentex.train.whole import write_whole
 from momentex.verbs import search as searching
-from momentex.verbs.compare import name_of_folder, seeds_of
+from momentex.verbs.compare import seeds_of
 from momentex.verbs.grids import asked_sweep
 
 ABOUT = """\
@@ -84,14 +84,14 @@ def sweep(arguments: Sequence[str]) -> None:
     listed = "".join(f"- {named.name}: {named.title}\n" for named in ablations.names())
     name, found, asked = asked_sweep(Sweeping, arguments, ABOUT + listed)
     if asked.search:
-        searching.search(name_of_folder(name), found, asked, arguments, trained)
+        searching.search(flags.name_of_folder(name), found, asked, arguments, trained)
         return
     for flag in ("trials", "final_seeds", "search_seed", "at_a_time", "prune"):
         if getattr(asked, flag) != getattr(Sweeping, flag):
             raise RecipeError(f"--{flag.replace('_', '-')} is for a search: add --search, or leave it out.")
     seeds = seeds_of(asked.seeds) if asked.seeds else tuple(range(_seeds(name)))
     check_seeds(seeds, "a sweep")
-    folder = asked.to or Path("runs") / "sweep" / name_of_folder(name)
+    folder = asked.to or Path("runs") / "sweep" / flags.name_of_folder(name)
     design = Swept(
         sweep=found,
         seeds=seeds,
