@@ -325,6 +325,22 @@ def test_what_is_missing_is_said(tmp_path, make, text):
         folder.load(root if make in (nothing, a_file) else tmp_path, 4)
 
 
+@pytest.mark.parametrize("closed", ["train", "train/b", "train/b/deeper"])
+def test_a_folder_that_cannot_be_looked_into_is_not_an_empty_one(tmp_path, monkeypatch, closed):
+    pictures(tmp_path, "a", "b")
+    picture(tmp_path / "train" / "b" / "deeper" / "0.png")
+    scandir = os.scandir
+
+    def refusing(path):  # whoever runs this may be allowed everything
+        if Path(path) == tmp_path / closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(DataError, match=rf"{closed} cannot be looked into \(Permission denied\)"):
+        folder.load(tmp_path, 4)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, "8", True])
 def test_a_size_is_a_number_of_pixels(tmp_path, size):
     with pytest.raises(OutOfRange, match=rf"size is {re.escape(repr(size))}; it must be a whole number of pixels"):

@@ -147,7 +147,8 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 def _folders(folder: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise _closed(error) from None
 
