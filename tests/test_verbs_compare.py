@@ -172,6 +172,7 @@ def test_a_folder_of_images_and_a_model_of_torchvision_are_compared(tmp_path, ca
     assert compared(*given, *asked, "--to", tmp_path / "there") == 0
     out = capsys.readouterr().out
     assert "There is one seed: no standard error, no interval, no verdict." in out
+    assert f"- data: {tmp_path / 'images'}" in out
     found = read(tmp_path / "there")
     assert [o.failure for o in found.outcomes] == [None, None]
     assert (

@@ -216,7 +216,7 @@ def _facts(comparison: Comparison) -> Iterator[Fact]:
     data = comparison.recipe.get("data")
     if isinstance(data, dict):
         size = f", {data['train_size']:,} training images drawn by the seed" if data.get("train_size") else ""
-        yield Fact("data", f"{data.get('name') or data.get('folder')}{size}")
+        yield Fact("data", f"{data.get('folder') or data.get('name')}{size}")
     for name in RECIPE:
         if name in comparison.recipe:
             yield Fact(name.replace("_", " "), str(comparison.recipe[name]))
