@@ -23,7 +23,7 @@ from momentex.train.recipe import Data, Exchange, Recipe
 from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 from momentex.train.resolved import from_json, to_json
 from momentex.train.run import Run, prepare, train_step
-from tests.train_runs import assert_same_run, fitted
+from tests.train_runs import Told, assert_same_run, fitted
 
 HERE = Place(torch.device("cpu"))
 BASE = Recipe(
@@ -137,11 +137,20 @@ def test_residual_methods_stand_on_every_branch_with_linear_decay() -> None:
 
 
 @every
-def test_runs_are_functions_of_their_recipe_and_go_on_where_they_stopped(name: str, tmp_path: Path) -> None:
-    recipe = replace(BASE, epochs=3, **{name: EVERY[name]})
+def test_a_run_that_is_stopped_within_an_epoch_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    recipe = replace(BASE, checkpoint_steps=1, exchange=Exchange(over=IN()), **{name: EVERY[name]})
     fitted(recipe, tmp_path / "whole")
-    fitted(recipe, tmp_path / "again")
-    assert_same_run(tmp_path / "whole", tmp_path / "again")
+
+    def stop(step: int) -> None:
+        if step == 5:  # of six, three in each epoch
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(recipe, tmp_path / "stopped", Told(stop))
+    again = Told()
+    fitted(recipe, tmp_path / "stopped", again)
+    assert len(again.losses) == 1
+    assert_same_run(tmp_path / "whole", tmp_path / "stopped")
 
 
 @every

@@ -76,7 +76,7 @@ class CutMix:
     alpha: float = 1.0
     """λ is drawn from Beta(α, α), the box has 1 − λ of the image; where the border cuts it, λ is what is left."""
     p: float = 1.0
-    """The probability of pasting: 0.5 in the paper on CIFAR, 1 on ImageNet."""
+    """The probability of pasting: its authors run it with 0.5 on CIFAR, with 1 on ImageNet."""
     per: Literal["batch", "sample"] = "batch"
     """One coin and one box for a batch, as published, or for each sample."""
     pairs: Pairs = "shared"
