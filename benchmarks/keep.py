@@ -44,7 +44,7 @@ def kept(comparison: Comparison) -> dict[str, Any]:
     if len(comparison.seeds) < 2:
         raise RunError("one seed has no standard error, and is not kept.")
     short = replace(comparison, outcomes=tuple(replace(outcome, curve=()) for outcome in comparison.outcomes))
-    listed = {entry.name for entry in names()}
+    listed = {entry.name for entry in names()} if _is_its_own_baseline(comparison) else set()
     errors = {}
     for row in analysis.rows:
         name = comparison.title if row.arm == "baseline" else f"{comparison.title}_{row.arm}"
@@ -52,6 +52,14 @@ def kept(comparison: Comparison) -> dict[str, Any]:
             found = row.last["error"]
             errors[name] = {"error": found.mean, "sem": found.sem, "seeds": found.n, "verdict": analysis.verdict}
     return {"errors": errors, "comparison": to_json(short)}
+
+
+def _is_its_own_baseline(comparison: Comparison) -> bool:
+    """Whether the arm baseline is the recipe of that name: of stacking.cutmix, it is not, and the arm moex is not
+    stacking.cutmix_moex.
+    """
+    recipe = find(comparison.title)
+    return not differences(recipe, without(recipe, [arm.name for arm in comparison.arms]))
 
 
 def stale(comparison: Comparison) -> list[str]:

@@ -38,6 +38,13 @@ def test_what_is_kept_is_read_again_and_listed_with_the_recipes(tmp_path):
     assert listed["digits"].verdict == analyse(digits()).verdict
 
 
+def test_arms_of_a_recipe_that_has_a_method_already_are_not_listed_as_recipes():
+    numbers = {"baseline": [9.0, 8.0], "moex": [7.0, 7.5], "cutmix": [8.0, 8.5], "cutmix+moex": [7.0, 6.0]}
+    name = "digits.stacking.cutmix"
+    made = comparison(numbers, title=name, recipe=to_json(replace(find(name), cutmix=None)))
+    assert keep.kept(made)["errors"] == {}
+
+
 def test_curves_are_not_kept():
     outcome = Outcome(arm="moex", seed=0, last={"error": 7.0}, curve=({"epoch": 1, "error": 7.0},))
     made = digits()

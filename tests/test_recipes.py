@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from momentex import CutMix, Cutout, Mixup, models, recipes
+from momentex.comparison.contrasts import of_arms
 from momentex.errors import MomentexError, RecipeError
 from momentex.recipes import arms, cifar, find, names
 from momentex.recipes.arms import labels_only, lam1, moex
@@ -354,6 +355,21 @@ def test_what_is_usual_for_a_recipe_is_so_for_its_arms_and_others_have_five_seed
     assert recipes.usual("digits_moex") == recipes.usual("digits")
     assert recipes.usual("cifar10.resnet20") == recipes.usual("mine.py:recipe") == arms.Usual()
     assert (arms.Usual().arms, arms.Usual().seeds, arms.Usual().exchange) == (arms.DEFAULT, 5, None)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_a_comparison_of_a_row_of_combinations_is_that_row_without_and_with_moment_exchange(name):
+    stem, _, row = name.rpartition(".")
+    row = row.removesuffix("moex").rstrip("_")
+    usual, recipe = recipes.usual(name), find(name)
+    made = arms.of(replace(recipe, exchange=recipe.exchange or usual.exchange), usual.arms)
+    assert differences(made["baseline"], find(f"{stem}.baseline")) == []
+    assert differences(made["moex"], find(f"{stem}.moex")) == []
+    if row not in ("", "baseline"):
+        *_, alone, both = made
+        assert differences(made[alone], find(f"{stem}.{row}")) == []
+        assert differences(made[both], find(f"{stem}.{row}_moex")) == []
+        assert (both, alone) in of_arms(list(made))[0]
 
 
 # --- the arms of a comparison ----------------------------------------------------------------------------------------

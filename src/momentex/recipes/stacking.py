@@ -7,8 +7,8 @@ Exchange, 15.02, is of this protocol, and 15.50 ± 0.27 of Table 1 is the mean o
 No script was released for Cutout, CutMix or ShakeDrop with Moment Exchange on CIFAR. The table has no number for the
 other methods with Moment Exchange, which are recipes here all the same.
 
-Of the methods beside CutMix, neither this paper nor the released code of the CutMix paper gives a setting: the lab notes
-say which ones are choices of ours.
+Of the methods beside CutMix, neither this paper nor the released code of the CutMix paper gives a setting: the lab
+notes say which ones are choices of ours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from momentex.augment.values import CutMix, Cutout, Mixup
 from momentex.recipes import cifar, small
-from momentex.recipes.arms import Named, note
+from momentex.recipes.arms import DEFAULT, Named, Usual, note
 from momentex.train.recipe import Exchange, Recipe, Reported
 from momentex.train.regularizers import DropBlock, ManifoldMixup, ShakeDrop, StochasticDepth
 
@@ -141,6 +141,8 @@ class Of:
     exchange: Exchange
     shrunk: int = 1
 
+    seeds: int = Usual().seeds
+
     @property
     def is_the_papers(self) -> bool:
         return self.base is pyramidnet_200
@@ -148,7 +150,7 @@ class Of:
 
 TABLES: tuple[Of, ...] = (
     Of("stacking", pyramidnet_200, Exchange(lam=0.5, p=0.25)),
-    Of("digits.stacking", digits, Exchange(), shrunk=4),
+    Of("digits.stacking", digits, Exchange(), shrunk=4, seeds=small.USUAL["digits"].seeds),
     Of("cifar10.resnet20_5k.stacking", resnet20_5k, Exchange()),
 )
 
@@ -176,6 +178,17 @@ def _fitted(value: Any, shrunk: int) -> Any:
     return value
 
 
+def usual(row: Row, of: Of) -> Usual:
+    """A comparison of a row: its method and Moment Exchange, each alone and both.
+
+    >>> usual(ROWS[-1], TABLES[0]).arms
+    ('baseline', 'moex', 'cutmix+shakedrop', 'cutmix+shakedrop+moex')
+    """
+    arm = "+".join(row.sets)
+    arms = ("baseline", "moex", arm, f"{arm}+moex") if arm else DEFAULT
+    return Usual(arms=arms, seeds=of.seeds, exchange=of.exchange)
+
+
 def table() -> Iterator[Named]:
     """Every recipe of this module."""
     for of in TABLES:
@@ -187,4 +200,5 @@ def table() -> Iterator[Named]:
                 first = f"{row.title}{' with Moment Exchange' if moex else ''}: {model}."
                 make = partial(recipe, row, of, moex=moex)
                 advice = (SCRIPT if of.is_the_papers else TWIN) if moex else ""
-                yield Named(name, make, note(name, first, make().paper, fill(row.source, WIDTH), advice))
+                about = note(name, first, make().paper, fill(row.source, WIDTH), advice)
+                yield Named(name, make, about, usual(row, of))
