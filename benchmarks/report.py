@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.keep import read
 from momentex.comparison.analysis import analyse
-from momentex.comparison.result import Comparison
+from momentex.comparison.result import Comparison, from_json
 from momentex.report import markdown
 from momentex.report.compared import document
 from momentex.report.document import Table
@@ -40,6 +40,10 @@ def measured() -> list[dict[str, Any]]:
 BLOCKS: dict[str, Callable[[], str]] = {
     "costs": lambda: costs(measured()),
     "digits": lambda: compared(read(ROOT / "results/digits.json")),
+    "digits_sizes": lambda: by_size(
+        (row["train_size"], from_json(row["comparison"]))
+        for row in json.loads((ROOT / "results/digits_sizes.json").read_text("utf8"))["sizes"]
+    ),
 }
 
 
@@ -59,6 +63,20 @@ def compared(comparison: Comparison) -> str:
     where = "; ".join(f"{name} {comparison.facts[name]}" for name in FACTS if name in comparison.facts)
     about = f"{markdown.text(found.about)}. {table.caption} Measured with `{comparison.facts['command']}` ({where})."
     return "\n".join([*claims, "", markdown.table(table), "", f"<sub>{about}</sub>"])
+
+
+def by_size(found: Iterable[tuple[int, Comparison]]) -> str:
+    """With how many images MoEx is better, worse or neither, against each of its references: a sentence each."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for size, comparison in found:
+        for contrast in analyse(comparison).contrasts[: comparison.beforehand]:
+            against = next(arm.heading for arm in comparison.arms if arm.name == contrast.against)
+            told.setdefault(against, {}).setdefault(contrast.verdict, []).append(str(size))
+    lines = []
+    for against, verdicts in told.items():
+        parts = [f"{verdict} with {', '.join(sizes)}" for verdict, sizes in verdicts.items()]
+        lines.append(f"- MoEx against {against}, by training images: {'; '.join(parts)}.")
+    return "\n".join(lines)
 
 
 def costs(found: Iterable[dict[str, Any]]) -> str:

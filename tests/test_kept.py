@@ -72,12 +72,21 @@ def test_what_was_compared_is_the_recipe_of_that_name(path):
     assert listed == json.loads(path.read_text("utf8"))["errors"]
 
 
-@pytest.mark.parametrize("block", ["digits", "costs"])
+@pytest.mark.parametrize("block", list(report.BLOCKS))
 def test_the_readme_has_what_the_results_give(block):
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     made = report.BLOCKS[block]()
     assert made
     assert report.filled(readme, block, made) == readme
+
+
+def test_sizes_are_told_by_verdict():
+    worse = {"baseline": [3.0, 3.1, 3.2], "moex": [9.0, 9.2, 9.3], "labels_only": [9.0, 9.1, 9.5]}
+    better = {"baseline": [9.0, 9.2, 9.1], "moex": [3.0, 3.1, 3.3], "labels_only": [9.0, 9.1, 9.2]}
+    assert report.by_size([(50, comparison(better)), (800, comparison(worse))]).splitlines() == [
+        "- MoEx against labels_only, by training images: better with 50; not distinguishable with 800.",
+        "- MoEx against baseline, by training images: better with 50; worse with 800.",
+    ]
 
 
 def test_a_block_says_verdicts_first_and_what_was_measured_where():

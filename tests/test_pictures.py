@@ -49,3 +49,9 @@ def test_the_picture_of_sizes_is_drawn_the_same_every_time(tmp_path):
         script.draw(made_sizes(), tmp_path / name, "made")
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
     assert (tmp_path / "one.svg").read_text("utf8").startswith("<?xml")
+
+
+def test_the_picture_of_sizes_that_is_there_shows_the_results_that_are_there():
+    script = load("docs/draw_digits.py")
+    assert script.source() in (ROOT / "docs/digits.svg").read_text("utf8")
+    assert [size for size, _, _ in script.measured()] == [50, 100, 200, 400, 800]
