@@ -451,6 +451,14 @@ MUTANTS = [
         "mixup_is_the_average",
     ),
     Mutant(
+        "λ of the partner in mixup of large images",
+        "augment/mixup.py",
+        "torch.lerp(images[partner], own, lam,",
+        "torch.lerp(own, images[partner], lam,",
+        "test_augment_images.py",
+        "large_images",
+    ),
+    Mutant(
         "the area of the box is the sample's own",
         "augment/cutmix.py",
         "1 - box.area / (height * width)",

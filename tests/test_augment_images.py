@@ -76,7 +76,7 @@ def test_the_box_is_the_published_one(lam: float) -> None:
         centre = torch.cartesian_prod(torch.arange(height), torch.arange(width))
         boxes = drawing.around(centre, sides(torch.tensor([lam]).double(), height, width), height, width)
         ratio = (1 - lam) ** 0.5
-        one = drawing.around_one(centre[-1:], (int(height * ratio), int(width * ratio)), height, width)
+        one = drawing.around_one((height - 1, width - 1), (int(height * ratio), int(width * ratio)), height, width)
         assert tuple(one) == tuple(boxes[-1].tolist())
         for (row, column), box in zip(centre.tolist(), boxes.tolist(), strict=True):
             assert tuple(box) == reference.cutmix_box(lam, height, width, row, column)
@@ -85,6 +85,24 @@ def test_the_box_is_the_published_one(lam: float) -> None:
 def test_the_square_of_cutout_is_cut_at_the_border() -> None:
     boxes = drawing.around(torch.tensor([[0, 0], [4, 4], [7, 7]]), torch.tensor([[4, 4]]), 8, 8)
     assert boxes.tolist() == [[0, 2, 0, 2], [2, 6, 2, 6], [5, 8, 5, 8]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_large_images_that_are_taken_one_by_one_are_what_small_ones_are(dtype: torch.dtype) -> None:
+    x = images(3, 128, 96, dtype=dtype).to(memory_format=torch.channels_last)
+    boxes = BOXES * 16
+    assert drawing.one_by_one(x)
+    assert not drawing.one_by_one(x.clone().requires_grad_())
+    assert_close(
+        mixup(x, Y, index=INDEX, lam=0.3)[0], reference.mixup(x.double(), INDEX, torch.full((SIZE,), 0.3)), dtype
+    )
+    assert_close(mixup(x, Y, index=INDEX, lam=PER_SAMPLE)[0], reference.mixup(x.double(), INDEX, PER_SAMPLE), dtype)
+    assert torch.equal(cutmix(x, Y, index=INDEX, box=boxes)[0], reference.cutmix(x, INDEX, boxes.tolist())[0])
+    assert torch.equal(cutout(x, Y, box=boxes)[0], reference.cutout(x, boxes.tolist()))
+    for method in METHODS.values():
+        assert method(x, Y, step=1)[0].is_contiguous(memory_format=torch.channels_last)
+        wanted = method(x.clone().requires_grad_(), Y, step=1)[0]
+        assert_close(method(x, Y, step=1)[0], wanted.detach(), dtype)
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------
@@ -199,7 +217,7 @@ def test_cutmix_draws_lambda_from_beta_and_corrects_it_to_the_area() -> None:
     for step in range(20):
         found = CutMix(alpha=0.4)(x, Y[:2], step=step)[1].terms[0].weight
         lam = Policy(lam=Beta(0.4), p=1.0, stream="cutmix").draw(0, step, 2).lam
-        ((row, column),) = drawing.centres(32, 32, "batch", 2, (0, step, "cutmix", 0)).tolist()
+        row, column = drawing.centre(32, 32, (0, step, "cutmix", 0))
         top, bottom, left, right = reference.cutmix_box(lam, 32, 32, row, column)
         assert found == pytest.approx(1 - (bottom - top) * (right - left) / 1024)
 

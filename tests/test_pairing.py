@@ -254,6 +254,13 @@ def test_lambda_has_the_beta_distribution(a, b):
     assert stats.kstest(of_steps, stats.beta(a, b).cdf).pvalue > 0.01
 
 
+@pytest.mark.parametrize("parameters", [(1e-3,), (0.2,), (1.0,), (5.0, 1.0), (50.0, 0.5)])
+def test_one_lambda_is_that_of_a_batch_of_one(parameters):
+    for step in range(50):
+        wanted = float(Beta(*parameters).draw(stream(1, step, "lam"), 1))
+        assert Beta(*parameters).draw_one(stream(1, step, "lam")) == pytest.approx(wanted, rel=1e-12)
+
+
 def test_a_tiny_beta_is_near_zero_or_one_and_not_a_half():
     drawn = Beta(1e-3).draw(stream(1, 0, "lam"), 2000)
     assert drawn.isfinite().all()

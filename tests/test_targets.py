@@ -190,6 +190,14 @@ def test_cross_entropy_is_the_loss_of_torchs_cross_entropy(task, reduction, labe
         _assert_is_torchs(targets, logits, **options)
 
 
+def test_without_mixing_it_is_torchs_cross_entropy_to_the_bit():
+    for logits, options in itertools.product((LOGITS, LOGITS.float()), ({}, {"reduction": "sum"}, {"ignore_index": 2})):
+        logits = logits.clone().requires_grad_()
+        losses = Targets(LABELS).cross_entropy(logits, **options), F.cross_entropy(logits, LABELS, **options)
+        assert_same_bits(*losses)
+        assert_same_bits(*(torch.autograd.grad(loss, logits)[0] for loss in losses))
+
+
 @pytest.mark.parametrize("ignore_index", IGNORED)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

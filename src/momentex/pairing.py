@@ -21,6 +21,7 @@ from momentex.errors import OutOfRange, PairingError, check_fraction, did_you_me
 Pairing: TypeAlias = Literal["permutation", "derangement", "other_class", "same_class"]
 Per: TypeAlias = Literal["batch", "sample"]
 CPU = torch.device("cpu")  # said everywhere, since users set other default devices
+TINY = 2.0**-54  # less than any other number that torch.rand gives in float64, which may be 0
 PAIRINGS: tuple[Pairing, ...] = ("permutation", "derangement", "other_class", "same_class")
 
 
@@ -50,10 +51,21 @@ class Beta:
     def draw(self, generator: torch.Generator, size: int) -> Tensor:
         # From two Gammas, of which torch.distributions has none with a generator, and in logarithms: with small
         # parameters both underflow. Gamma(a) is Gamma(a + 1) · U^(1/a).
-        shape = torch.tensor(self._parameters, dtype=torch.float64, device=CPU).expand(size, 2)
+        shape = torch.tensor(self._parameters, dtype=torch.float64, device=CPU)
         uniform = torch.rand(size, 2, dtype=torch.float64, generator=generator, device=CPU)
-        logs = torch._standard_gamma(shape + 1, generator=generator).log() + uniform.log() / shape
-        return (logs[:, 0] - logs[:, 1]).sigmoid()
+        logs = torch._standard_gamma((shape + 1).expand(size, 2), generator=generator).log_()
+        one, other = logs.add_(uniform.log_().div_(shape)).unbind(1)
+        return (one - other).sigmoid_()
+
+    def draw_one(self, generator: torch.Generator) -> float:
+        """`draw` of one number, without a tensor for each operation: this is every step."""
+        a, b = self._parameters
+        uniform = torch.rand(2, dtype=torch.float64, generator=generator, device=CPU).tolist()
+        shape = torch.tensor((a + 1, b + 1), dtype=torch.float64, device=CPU)
+        gammas = torch._standard_gamma(shape, generator=generator).tolist()
+        one, other = (math.log(g) + math.log(u or TINY) / s for g, u, s in zip(gammas, uniform, (a, b), strict=True))
+        less = math.exp(-abs(one - other))  # the sigmoid of the difference, which does not overflow
+        return (1.0 if one > other else less) / (1.0 + less)
 
 
 Lam: TypeAlias = float | Beta
@@ -101,7 +113,7 @@ class Policy:
     """How plans are drawn. MomentExchange has one; without a model, this is how a control draws the same pairs.
 
     `stream` is the name before that of each draw: methods that act in one step draw independently of each other. What
-    has none draws as MomentExchange does.
+    has none draws as MomentExchange does. With `shares_pairs`, the partners alone are those of MomentExchange.
 
     >>> plan = Policy(lam=0.9, p=1.0).draw(seed=0, step=0, size=4)
     >>> plan.lam, sorted(plan.index.tolist())
@@ -114,6 +126,7 @@ class Policy:
     pairing: Pairing = "permutation"
     layers: tuple[str, ...] = ("",)
     stream: str = ""
+    shares_pairs: bool = False
 
     def __post_init__(self) -> None:
         check_lam(self.lam)
@@ -136,31 +149,36 @@ class Policy:
         if len(self.layers) > 1:
             drawn = torch.randint(len(self.layers), (), generator=self._stream(seed, step, "layer"), device=CPU)
             layer = self.layers[int(drawn)]
-        me = torch.arange(size, device=CPU)
-        if self.per == "batch":
+        takes_part: Tensor | None = None  # everybody
+        on = self.p > 0
+        if self.per == "batch" and 0 < self.p < 1:
             coin = torch.rand((), generator=self._stream(seed, step, "coin"), device=CPU) < self.p
-            takes_part, on = coin.expand(size), bool(coin)
-        else:
+            on = bool(coin)
+        elif self.per == "sample":
             takes_part = torch.rand(size, generator=self._stream(seed, step, "coin", rank), device=CPU) < self.p
-            on = self.p > 0
         if not on or size < 2:  # a batch of one exchanges nothing and mixes nothing
-            return Plan(me, 1.0, layer, on=False)
-        if index is not None:
+            return Plan(torch.arange(size, device=CPU), 1.0, layer, on=False)
+        if index is None:
+            shared = stream(seed, step, "pairing", rank) if self.shares_pairs else None
+            index = pair(self.pairing, size, shared or self._stream(seed, step, "pairing", rank), labels)
+        else:
             check_index(index)
             if len(index) != size:
                 raise PairingError(
                     f"index has {len(index)} entries for a batch of {size}; it needs one for each sample."
                 )
-        else:
-            index = pair(self.pairing, size, self._stream(seed, step, "pairing", rank), labels)
-        index = torch.where(takes_part, index, me)
-        return Plan(index, self._lam(seed, step, rank, size), layer, asked=int(takes_part.sum()))
+            index = index.to(CPU, torch.int64, copy=True)
+        lam = self._lam(seed, step, rank, size)
+        if takes_part is None:
+            return Plan(index, lam, layer, asked=size)
+        index = torch.where(takes_part, index, torch.arange(size, device=CPU))
+        return Plan(index, lam, layer, asked=int(takes_part.sum()))
 
     def _lam(self, seed: int, step: int, rank: int, size: int) -> float | Tensor:
         if not isinstance(self.lam, Beta):
             return self.lam
         if self.lam.per == "batch":
-            return float(self.lam.draw(self._stream(seed, step, "lam"), 1))
+            return self.lam.draw_one(self._stream(seed, step, "lam"))
         return self.lam.draw(self._stream(seed, step, "lam", rank), size).float()
 
     def _stream(self, seed: int, step: int, name: str, rank: int = 0) -> torch.Generator:
@@ -177,11 +195,11 @@ def pair(pairing: Pairing, size: int, generator: torch.Generator, labels: Tensor
     tensor([2, 2])
     """
     check_pairing(pairing)
+    if pairing == "permutation" and size > 1:
+        return torch.randperm(size, generator=generator, device=CPU)
     me = torch.arange(size, device=CPU)
     if size < 2:
         return me
-    if pairing == "permutation":
-        return torch.randperm(size, generator=generator, device=CPU)
     if pairing == "derangement":
         index = me
         while bool((index == me).any()):  # accepted once in e ≈ 2.7 tries; uniform over derangements
@@ -207,7 +225,7 @@ def check_index(index: Tensor) -> None:
         raise PairingError(f"index is {given}; it must be a tensor of whole numbers with one axis: (batch,).")
     if not looks_are_free(index):
         return  # index_select checks on the device
-    low, high = (int(index.min()), int(index.max())) if len(index) else (0, -1)
+    low, high = map(int, index.aminmax()) if len(index) else (0, -1)
     if low < 0 or high >= len(index):
         raise PairingError(
             f"index has entries from {low} to {high}; for a batch of {len(index)} they must be 0 to {len(index) - 1}."

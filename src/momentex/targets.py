@@ -66,7 +66,10 @@ class Targets:
         check_index(index)
         if len(index) != len(self):
             raise PairingError(f"index has {len(index)} entries for {len(self)} labels; it needs one for each.")
-        lam = checked_lam(lam, len(self))
+        return self.mixed_as_checked(index, checked_lam(lam, len(self)))
+
+    def mixed_as_checked(self, index: Tensor, lam: Weight) -> Targets:
+        """`mixed_with` for methods that have looked at both before they touched the images."""
         if isinstance(lam, float) and lam == 1.0:
             return self
         own = [Term(t, _times(lam, w)) for t, w in self.terms]
@@ -144,8 +147,11 @@ class Targets:
         log_p = F.log_softmax(logits, 1, dtype=torch.float32 if logits.dtype in _HALVES else None)
         weight = None if weight is None else weight.to(log_p.dtype)
         options = (weight, ignore_index, check_fraction("label_smoothing", label_smoothing), reduction)
-        total = sum(_cross_entropy_term(log_p, term, *options) for term in self.terms)
-        assert isinstance(total, Tensor)
+        total: Tensor | None = None
+        for term in self.terms:
+            value = _cross_entropy_term(log_p, term, *options)
+            total = value if total is None else total + value
+        assert total is not None
         return total
 
     def probabilities(self, num_classes: int) -> Tensor:
@@ -216,7 +222,11 @@ def _cross_entropy_term(
     log_p: Tensor, term: Term, class_weight: Tensor | None, ignore_index: int, smoothing: float, reduction: str
 ) -> Tensor:
     labels, weight = term
-    if labels.is_floating_point():
+    soft_rows = labels.is_floating_point()
+    if not (soft_rows or smoothing or isinstance(weight, Tensor)):  # torch's own reduction: most steps, in fewest calls
+        value = F.nll_loss(log_p, labels, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
+        return value if weight == 1.0 else value * weight
+    if soft_rows:
         if labels.shape != log_p.shape:
             raise ShapeError(
                 f"labels are {labels.dtype} {tuple(labels.shape)} for logits {tuple(log_p.shape)}: soft labels must "

@@ -11,16 +11,18 @@ from momentex.augment.drawing import (
     around,
     around_one,
     as_targets,
+    centre,
     centres,
     check_boxes,
     check_images,
     check_partners,
     inside,
+    one_by_one,
     partners,
     planned,
 )
 from momentex.augment.values import CutMix
-from momentex.pairing import CPU, Beta
+from momentex.pairing import CPU, looks_are_free
 from momentex.targets import Targets
 
 
@@ -45,15 +47,26 @@ def cutmix(
     index = index.to(x.device, non_blocking=True)  # once: images and labels are usually on one device
     if isinstance(box, Tensor):
         area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2])
-        pasted = torch.where(inside(box, x), partners(x, index), x)
-        return pasted, targets.mixed_with(index, 1 - area.float() / (height * width))
+        mixed = targets.mixed_with(index, 1 - area.float() / (height * width))
+        if one_by_one(x) and looks_are_free(box):
+            return _pasted(x, index, box), mixed
+        return torch.where(inside(box, x), partners(x, index), x), mixed
     if box.area == 0:
         return x, targets
     window = (..., slice(box.top, box.bottom), slice(box.left, box.right))
     patch = partners(x[window], index)
     pasted = x if inplace else x.clone()
     pasted[window] = patch
-    return pasted, targets.mixed_with(index, 1 - box.area / (height * width))
+    return pasted, targets.mixed_as_checked(index, 1 - box.area / (height * width))
+
+
+def _pasted(x: Tensor, index: Tensor, boxes: Tensor) -> Tensor:
+    """One image after the other, which touches no pixel outside of the boxes twice."""
+    pasted, images = x.clone(), x.unbind()
+    for image, partner, (top, bottom, left, right) in zip(pasted.unbind(), index.tolist(), boxes.tolist(), strict=True):
+        window = (..., slice(top, bottom), slice(left, right))
+        image[window] = images[partner][window]
+    return pasted
 
 
 def drawn(
@@ -62,15 +75,14 @@ def drawn(
     """`cutmix` with what is drawn for this step."""
     targets = as_targets(targets, x)
     height, width = check_images(x)
-    plan = planned(Beta(how.alpha, per=how.per), how.p, how.per, how.pairs, at, targets, index)
+    plan = planned(how, at, targets, index)
     if not plan.on:
         return x, targets
-    centre = centres(height, width, how.per, len(x), at)
     if isinstance(plan.lam, Tensor):
-        box: Boxes = around(centre, sides(plan.lam, height, width), height, width)
+        box: Boxes = around(centres(height, width, len(x), at), sides(plan.lam, height, width), height, width)
     else:
         ratio = (1 - plan.lam) ** 0.5
-        box = around_one(centre, (int(height * ratio), int(width * ratio)), height, width)
+        box = around_one(centre(height, width, at), (int(height * ratio), int(width * ratio)), height, width)
     return cutmix(x, targets, index=plan.index, box=box, inplace=inplace)
 
 

@@ -11,14 +11,16 @@ from momentex.augment.drawing import (
     around,
     around_one,
     as_targets,
+    centre,
     centres,
     check_boxes,
     check_images,
     inside,
+    one_by_one,
 )
 from momentex.augment.values import Cutout
 from momentex.errors import ShapeError
-from momentex.pairing import CPU, rank_here, stream
+from momentex.pairing import CPU, looks_are_free, rank_here, stream
 from momentex.targets import Targets
 
 
@@ -33,6 +35,10 @@ def cutout(x: Tensor, targets: Tensor | Targets, *, box: Boxes, inplace: bool = 
     targets = as_targets(targets, x)
     check_boxes(box, x)
     left = x if inplace else x.clone()
+    if isinstance(box, Tensor) and one_by_one(x) and looks_are_free(box):
+        for image, (top, bottom, first, last) in zip(left.unbind(), box.tolist(), strict=True):
+            image[..., top:bottom, first:last] = 0
+        return left, targets
     if isinstance(box, Tensor):
         return left.masked_fill_(inside(box, x), 0), targets
     left[..., box.top : box.bottom, box.left : box.right] = 0
@@ -50,10 +56,10 @@ def drawn(how: Cutout, x: Tensor, targets: Tensor | Targets, at: At, inplace: bo
     yes = torch.rand(1 if common else len(x), generator=stream(seed, step, f"{name}.coin", rank), device=CPU) < how.p
     if not bool(yes.any()):
         return x, targets
-    centre = centres(height, width, how.per, len(x), at)
     if common:
-        return cutout(x, targets, box=around_one(centre, (size, size), height, width), inplace=inplace)
-    boxes = around(centre, torch.full((1, 2), size, device=CPU), height, width)
+        box = around_one(centre(height, width, at), (size, size), height, width)
+        return cutout(x, targets, box=box, inplace=inplace)
+    boxes = around(centres(height, width, len(x), at), torch.full((1, 2), size, device=CPU), height, width)
     return cutout(x, targets, box=boxes * yes[:, None], inplace=inplace)  # (0, 0, 0, 0) has no pixel
 
 

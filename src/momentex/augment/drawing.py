@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from momentex.augment.values import Pairs
+from momentex.augment.values import CutMix, LabelInterpolation, Mixup
 from momentex.errors import PairingError, ShapeError
-from momentex.pairing import CPU, Lam, Per, Plan, Policy, check_index, pair, rank_here, stream
+from momentex.pairing import CPU, Beta, Plan, Policy, check_index, looks_are_free, rank_here, stream
 from momentex.targets import Targets
 
 At: TypeAlias = tuple[int, int, str, int | None]  # seed, step, name of the stream, rank (None: that of this process)
@@ -31,6 +32,8 @@ class Box(NamedTuple):
     def area(self) -> int:
         return (self.bottom - self.top) * (self.right - self.left)
 
+
+LARGE = 2**15  # numbers in an image; with fewer, a call for each costs more than it saves
 
 Boxes: TypeAlias = Box | Tensor  # one for all images; or (batch, 4), a Box for each
 
@@ -61,28 +64,48 @@ def check_partners(index: Tensor, size: int) -> None:
 
 def partners(x: Tensor, index: Tensor) -> Tensor:
     """A copy of x[index] that lies in memory as x does; index_select alone forgets channels_last, and is slow on it."""
+    if x.is_contiguous():
+        return x.index_select(0, index)
     order = [0, *sorted(range(1, x.ndim), key=x.stride, reverse=True)]
     there = x.permute(order).index_select(0, index)
     return there.permute([order.index(axis) for axis in range(x.ndim)])
 
 
-def planned(lam: Lam, p: float, per: Per, pairs: Pairs, at: At, targets: Targets, index: Tensor | None) -> Plan:
+def one_by_one(x: Tensor) -> bool:
+    """Whether large images are mixed one after the other, each while it is in the cache, instead of all at once.
+
+    On the CPU, and where no gradient is asked for: with one, every image would have a node of its own.
+    """
+    return x.numel() > len(x) * LARGE and looks_are_free(x) and not x.requires_grad
+
+
+@lru_cache(maxsize=64)  # they are the same in every step
+def policy(how: Mixup | CutMix | LabelInterpolation, name: str) -> Policy:
+    """How the plans of a method are drawn, from the streams `name`."""
+    if isinstance(how, LabelInterpolation):
+        return Policy(how.lam, how.p, how.per, stream=name, shares_pairs=True)
+    return Policy(Beta(how.alpha, per=how.per), how.p, how.per, stream=name, shares_pairs=how.pairs == "shared")
+
+
+def planned(how: Mixup | CutMix | LabelInterpolation, at: At, targets: Targets, index: Tensor | None) -> Plan:
     """Whose partner, by which coin, with which λ in this step."""
     seed, step, name, rank = at
     rank = rank_here() if rank is None else rank
-    size = len(targets)
-    if index is None and pairs == "shared":
-        index = pair("permutation", size, stream(seed, step, "pairing", rank))
-    return Policy(lam, p, per, stream=name).draw(seed, step, size, rank=rank, index=index)
+    return policy(how, name).draw(seed, step, len(targets), rank=rank, index=index)
 
 
-def centres(height: int, width: int, per: Per, size: int, at: At) -> Tensor:
-    """A pixel drawn uniformly: (1, 2) for the batch, common to all ranks, or (batch, 2)."""
+def centre(height: int, width: int, at: At) -> tuple[int, int]:
+    """A pixel drawn uniformly for the batch, common to all ranks."""
+    generator = stream(at[0], at[1], f"{at[2]}.box")
+    row, column = (torch.randint(side, (1,), generator=generator, device=CPU) for side in (height, width))
+    return int(row), int(column)
+
+
+def centres(height: int, width: int, size: int, at: At) -> Tensor:
+    """A pixel drawn uniformly for each sample: (batch, 2)."""
     seed, step, name, rank = at
-    count = size if per == "sample" else 1
-    rank = 0 if per == "batch" else rank_here() if rank is None else rank
-    generator = stream(seed, step, f"{name}.box", rank)
-    rows, columns = (torch.randint(side, (count,), generator=generator, device=CPU) for side in (height, width))
+    generator = stream(seed, step, f"{name}.box", rank_here() if rank is None else rank)
+    rows, columns = (torch.randint(side, (size,), generator=generator, device=CPU) for side in (height, width))
     return torch.stack([rows, columns], 1)
 
 
@@ -95,11 +118,10 @@ def around(centre: Tensor, sides: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], 1)
 
 
-def around_one(centre: Tensor, sides: tuple[int, int], height: int, width: int) -> Box:
-    """The same of one box, without a tensor for each number: (1, 2), and two sides."""
-    (row, column), (tall, wide) = centre[0].tolist(), (side // 2 for side in sides)
-    rows, columns = (max(row - tall, 0), min(row + tall, height)), (max(column - wide, 0), min(column + wide, width))
-    return Box(*rows, *columns)
+def around_one(centre: tuple[int, int], sides: tuple[int, int], height: int, width: int) -> Box:
+    """The same of one box, without a tensor for each number."""
+    (row, column), tall, wide = centre, sides[0] // 2, sides[1] // 2
+    return Box(max(row - tall, 0), min(row + tall, height), max(column - wide, 0), min(column + wide, width))
 
 
 def inside(boxes: Tensor, x: Tensor) -> Tensor:

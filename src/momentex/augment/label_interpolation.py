@@ -14,5 +14,5 @@ def drawn(
 ) -> tuple[Tensor, Targets]:
     """x as it is, and targets mixed with what is drawn for this step."""
     targets = as_targets(targets, x)
-    plan = planned(how.lam, how.p, how.per, "shared", at, targets, index)
+    plan = planned(how, at, targets, index)
     return x, targets.mixed_with(plan.index, plan.lam) if plan.on else targets

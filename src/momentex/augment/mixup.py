@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from momentex.augment.drawing import At, as_targets, check_partners, partners, planned
+from momentex.augment.drawing import At, as_targets, check_partners, one_by_one, partners, planned
 from momentex.augment.values import Mixup
 from momentex.errors import FeatureError
-from momentex.pairing import Beta
 from momentex.targets import Targets, checked_lam
 
 
@@ -25,17 +25,28 @@ def mixup(x: Tensor, targets: Tensor | Targets, *, index: Tensor, lam: float | T
     check_partners(index, len(x))
     weight = checked_lam(lam, len(x))
     index = index.to(x.device, non_blocking=True)  # once: images and labels are usually on one device
-    mixed = targets.mixed_with(index, weight)
+    mixed = targets.mixed_as_checked(index, weight)
     if isinstance(weight, float) and weight == 1.0:
         return x, mixed
     if isinstance(weight, Tensor):
         weight = weight.to(x.device, x.dtype, non_blocking=True).view(-1, *[1] * (x.ndim - 1))
-    # written into the partners, which are a copy: x + (1 − λ)(x[index] − x), exact where λ is 1 or the partner oneself
-    return partners(x, index).lerp_(x, weight), mixed
+    # x + (1 − λ)(x[index] − x): exact where λ is 1 or the partner oneself
+    if one_by_one(x):
+        return _averaged(x, index, weight), mixed
+    return partners(x, index).lerp_(x, weight), mixed  # written into the partners, which are a copy
+
+
+def _averaged(x: Tensor, index: Tensor, weight: float | Tensor) -> Tensor:
+    """One image after the other, without a copy of the partners."""
+    mixed, images = torch.empty_like(x), x.unbind()
+    weights = weight.flatten().tolist() if isinstance(weight, Tensor) else [weight] * len(x)
+    for image, own, partner, lam in zip(mixed.unbind(), images, index.tolist(), weights, strict=True):
+        torch.lerp(images[partner], own, lam, out=image)
+    return mixed
 
 
 def drawn(how: Mixup, x: Tensor, targets: Tensor | Targets, at: At, index: Tensor | None) -> tuple[Tensor, Targets]:
     """`mixup` with what is drawn for this step."""
     targets = as_targets(targets, x)
-    plan = planned(Beta(how.alpha, per=how.per), how.p, how.per, how.pairs, at, targets, index)
+    plan = planned(how, at, targets, index)
     return mixup(x, targets, index=plan.index, lam=plan.lam) if plan.on else (x, targets)
