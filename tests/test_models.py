@@ -306,7 +306,7 @@ def test_a_function_that_does_not_fit_is_refused_with_what_it_takes(
         (
             "cifar:wrn_28_10",
             {"drop": 0.3},
-            r"takes no argument 'drop'\. .*It takes num_classes, in_channels, dropout\.$",
+            r"takes no argument 'drop'\. .*It takes num_classes, in_channels, dropout, branch\.$",
         ),
         ("cifar:resnet", {}, r"^'cifar:resnet' needs depth, which was not given"),
         (

@@ -28,6 +28,7 @@ def cutout(x: Tensor, targets: Tensor | Targets, *, box: Boxes, inplace: bool = 
     """x_i ← 0 inside of the box: the mean, of images that are normalised. `box` is one for all images, or (batch, 4).
     x is written to if `inplace`, and is copied otherwise.
 
+    >>> from momentex import Box
     >>> cutout(torch.ones(1, 1, 2, 2), torch.tensor([3]), box=Box(0, 1, 0, 2))[0]
     tensor([[[[0., 0.],
               [1., 1.]]]])
