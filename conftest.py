@@ -1,11 +1,15 @@
 """What every test shares: the documents' code blocks are tests too, and a marker says what its test needs."""
 
 import os
+import signal
 
 import pytest
 import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would every run of the tests be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], pattern="*.md").pytest()
 
