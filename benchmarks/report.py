@@ -40,6 +40,7 @@ def measured() -> list[dict[str, Any]]:
 BLOCKS: dict[str, Callable[[], str]] = {
     "costs": lambda: costs(measured()),
     "digits": lambda: compared(read(ROOT / "results/digits.json")),
+    "cifar10": lambda: compared(read(ROOT / "results/cifar10.resnet20_5k.json")),
     "digits_sizes": lambda: by_size(
         (row["train_size"], from_json(row["comparison"]))
         for row in json.loads((ROOT / "results/digits_sizes.json").read_text("utf8"))["sizes"]

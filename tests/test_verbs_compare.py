@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -150,6 +151,14 @@ def test_another_recipe_is_refused_in_its_folder_and_nothing_is_touched(folder, 
         r"holds a comparison of another recipe:\n  epochs: 3 there, 4 now\nName another folder", capsys.readouterr().err
     )
     assert stamps(folder) == before
+
+
+def test_a_comparison_goes_on_when_recipes_have_got_another_field_since(folder, mine, tmp_path):
+    older = shutil.copytree(folder, tmp_path / "older")
+    written = json.loads((older / "comparison.json").read_text())
+    assert written["recipe"].pop("cutout", "missing") is None
+    (older / "comparison.json").write_text(json.dumps(written))
+    assert compared(f"{mine}:recipe", "--seeds", 2, "--to", older) == 0
 
 
 def test_an_arm_that_fails_is_a_gap_and_the_others_are_reported(mine, tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from momentex.comparison import contrasts, store
 from momentex.comparison.contrasts import check_arms, check_seeds
@@ -16,7 +17,7 @@ from momentex.recipes import names
 from momentex.sweep.job import Job
 from momentex.train.recipe import Recipe
 from momentex.train.record import look
-from momentex.train.resolved import changed, identity, to_json
+from momentex.train.resolved import changed, from_json, identity, to_json
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,15 @@ def check_folder(design: Design, folder: Path) -> None:
                 f"{folder} is not empty and no comparison (it has {', '.join(sorted(foreign)[:3])}). Name another "
                 "folder with --to."
             )
-    elif lines := changed({**before.recipe, "seed": 0}, {**design.comparison.recipe, "seed": 0}):
+    elif lines := changed({**_today(before.recipe), "seed": 0}, {**design.comparison.recipe, "seed": 0}):
         raise RunError(
             f"{folder} holds a comparison of another recipe:{''.join(f'{chr(10)}  {line}' for line in lines)}\nName "
             "another folder with --to, or remove this one."
         )
     for job in jobs(design, folder):
         look(job.to, job.recipe)
+
+
+def _today(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recipe as it was written, with the fields that recipes have got since."""
+    return to_json(from_json(dict(recipe)))
