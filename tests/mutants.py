@@ -400,6 +400,30 @@ MUTANTS = [
         "test_sweep_grid.py",
         "no_sweep",
     ),
+    Mutant(
+        "a search by test images",
+        "sweep/search.py",
+        "if not point.recipe.data.validation:",
+        "if False:",
+        "test_sweep_search.py",
+        "without_held_out",
+    ),
+    Mutant(
+        "good runs are pruned",
+        "sweep/pruning.py",
+        "if lowest > at.get(epoch, math.inf):",
+        "if lowest < at.get(epoch, -math.inf):",
+        "test_sweep_search.py",
+        "median_pruner",
+    ),
+    Mutant(
+        "complete runs are given to a cluster again",
+        "sweep/ray_cluster.py",
+        "if not is_complete(job)]",
+        "if job]",
+        "test_sweep_ray.py",
+        "need_no_cluster",
+    ),
     # comparison and report
     Mutant(
         "differences the other way around",

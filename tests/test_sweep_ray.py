@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -52,7 +53,9 @@ def cluster() -> Iterator[Any]:
 
     patch, folder = pytest.MonkeyPatch(), tempfile.mkdtemp(prefix="ray-")  # paths of sockets must be short
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder, "_system_config": QUICK}
+    patch.setenv("RAY_TMPDIR", folder)  # not everybody's, where the address of a cluster of one's own is noted
+    (Path(folder) / "ray").mkdir()
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
     made = Cluster(initialize_head=True, head_node_args=head)
     made.first, made.second = (made.add_node(num_cpus=1) for _ in range(2))
     yield made
@@ -64,29 +67,28 @@ def cluster() -> Iterator[Any]:
 # --- nodes that cannot be used ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("package", "says"),
-    [
-        ("__version__ = '0.0.1'", r"has momentex 0\.0\.1, here is .*: runs of one sweep need the same versions\."),
-        (
-            "raise ModuleNotFoundError('No module named momentex')",
-            r"lacks a package: No module .*\[train,cluster\] there",
-        ),
-    ],
-)
+PACKAGES = {  # what a node has, and what is said of it
+    "__version__ = '0.0.1'": r"has momentex 0\.0\.1, here is .*: runs of one sweep need the same versions\.",
+    "raise ModuleNotFoundError('No module named momentex')": r"lacks a package: No module .*\[train,cluster\] there",
+}
+
+
 def test_a_node_without_the_package_or_with_another_version_is_named_before_anything_is_trained(
-    cluster: Any, tmp_path: Path, package: str, says: str
+    cluster: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "momentex").mkdir()
-    (tmp_path / "momentex" / "__init__.py").write_text(package)
-    bad = cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path)})
+    bad = []
+    for number, package in enumerate(PACKAGES):
+        (tmp_path / f"{number}" / "momentex").mkdir(parents=True)
+        (tmp_path / f"{number}" / "momentex" / "__init__.py").write_text(package)
+        bad.append(cluster.add_node(num_cpus=1, env_vars={"PYTHONPATH": str(tmp_path / f"{number}")}))
     try:
-        with pytest.raises(
-            RunError, match=rf"nodes that cannot be used:\n  .+ \(.+\) {says}(.|\n)*Nothing was trained"
-        ):
+        with pytest.raises(RunError, match=r"nodes that cannot be used:\n(.|\n)*Nothing was trained") as caught:
             run_ray([Job(tiny(), tmp_path / "runs" / "one", "one")], address=cluster.address, watch=Silent())
     finally:
-        cluster.remove_node(bad)
+        for node_of_it in bad:
+            cluster.remove_node(node_of_it)
+    for says in PACKAGES.values():
+        assert re.search(rf"\n  .+ \(.+\) {says}", str(caught.value))
     assert list((tmp_path / "runs").iterdir()) == []
 
 

@@ -136,6 +136,15 @@ def test_a_run_that_fails_is_apart_with_its_reason_and_the_others_are_whole(
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("more", [(), ("--search",)], ids=["sweep", "search"])
+def test_processes_of_torchrun_are_refused_before_anything_is_trained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "run it without torchrun" in refused(capsys, "mine.py:two", *more, "--to", "runs")
+    assert not Path("runs").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -83,6 +83,8 @@ def sweep(arguments: Sequence[str]) -> None:
     """Train a grid or a list of recipes, the paper's ablations among them: a table, a report."""
     listed = "".join(f"- {named.name}: {named.title}\n" for named in ablations.names())
     name, found, asked = asked_sweep(Sweeping, arguments, ABOUT + listed)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError("a sweep starts its processes by itself, for all cores and GPUs: run it without torchrun.")
     if asked.search:
         searching.search(flags.name_of_folder(name), found, asked, arguments, trained)
         return
@@ -115,8 +117,6 @@ def _seeds(name: str) -> int:
 
 def trained(design: Swept, folder: Path, asked: Sweeping) -> Swept:
     """What came of the runs; those that are complete already are not run again."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RunError("a sweep starts its processes by itself, for all cores and GPUs: run it without torchrun.")
     run = runner(asked.on)
     store.check_folder(design.sweep, design.seeds, folder)
     todo = store.jobs(design.sweep, design.seeds, folder)
