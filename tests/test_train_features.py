@@ -196,6 +196,7 @@ def test_what_cannot_be_is_an_error_before_training(changes: dict, error: type, 
         (lambda: DropBlock(block_size=0), "dropblock.block_size is 0"),
         (lambda: ShakeDrop(last=1.0), "At 1 every block would always be as it is"),
         (lambda: ShakeDrop(alpha=(1.0, 0.0)), "shakedrop.alpha is 1.0 to 0.0"),
+        (lambda: ShakeDrop(alpha=(1.0, 1.0), beta=(1.0, 1.0)), "no branch would ever be changed"),
         (lambda: StochasticDepth(last=-0.5), "stochastic_depth.last is -0.5"),
     ],
 )

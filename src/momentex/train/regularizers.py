@@ -84,6 +84,10 @@ class ShakeDrop:
         _check_last("shakedrop", self.last)
         for name, (low, high) in (("alpha", self.alpha), ("beta", self.beta)):
             _need(low <= high, f"shakedrop.{name} is {low} to {high}; it is a range from a smaller to a larger number.")
+        _need(
+            {*self.alpha, *self.beta} != {1},
+            "shakedrop.alpha and shakedrop.beta are 1 alone: no branch would ever be changed. Leave the method out.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
