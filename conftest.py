@@ -8,8 +8,10 @@ import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and so would every run of the tests be.
+# A shell starts what it runs in the background with Ctrl-C ignored, and nohup SIGHUP; so would every run of the tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_collect_file = Sybil(parsers=[PythonCodeBlockParser()], pattern="*.md").pytest()
 
