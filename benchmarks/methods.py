@@ -7,7 +7,9 @@ Timed is what a method adds to a step of the model's own: the batch, drawn and m
 for the logits, which takes longer where there are two labels. So libraries that return rows for soft targets and ours,
 which weights two losses, are held to the same. `milliseconds` are those beyond the plain loss; the bars relate them to
 a training step of ResNet-20, measured in the same run. Moment Exchange is timed as that whole step. timm writes into
-the batch, torchvision copies it; our CutMix does either, and is held to the one that does the same.
+the batch, torchvision copies it; our CutMix does either, and is held to the one that does the same. Our mixup copies,
+and is held to both. All run in another order in each round, each once before it is timed: what the one before has left
+in the cache would else decide between libraries that differ by some microseconds.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -37,7 +40,7 @@ RIVALS = {
     "cutmix": ("torchvision cutmix",),
     "cutmix in place": ("timm cutmix",),
     "mixup per sample": ("timm mixup per sample",),
-    "cutmix per sample": ("timm cutmix per sample",),
+    "cutmix per sample in place": ("timm cutmix per sample",),
 }
 SLOWER = 1.05  # × the fastest of the others: what the measurement cannot tell from equal
 Work = Callable[[], object]
@@ -49,6 +52,7 @@ class Batch:
     def __init__(self, batch: int, channels: int, height: int, width: int, classes: int) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(batch, channels, height, width, generator=generator)
+        self.own = self.x.clone()  # for those that write into it
         self.y = torch.randint(classes, (batch,), generator=generator)
         self.logits = torch.randn(batch, classes, generator=generator, requires_grad=True)
         self.classes, self.step = classes, 0
@@ -78,9 +82,8 @@ def ours(batch: Batch) -> Iterator[tuple[str, Work]]:
     }
     for name, value in values.items():
         yield name, lambda value=value: batch.finish(value(batch.x, batch.y, step=batch.next())[1])
-    own = batch.x.clone()
-    paste = CutMix()
-    yield "cutmix in place", lambda: batch.finish(paste(own, batch.y, step=batch.next(), inplace=True)[1])
+    for name, paste in (("cutmix in place", CutMix()), ("cutmix per sample in place", CutMix(per="sample"))):
+        yield name, lambda p=paste: batch.finish(p(batch.own, batch.y, step=batch.next(), inplace=True)[1])
     yield "label_smoothing", lambda: batch.finish(smooth_labels(batch.y, 0.1, num_classes=batch.classes))
 
 
@@ -94,7 +97,6 @@ def theirs(batch: Batch) -> Iterator[tuple[str, Work]]:
         ("torchvision cutmix", v2.CutMix(num_classes=batch.classes)),
     ):
         yield name, lambda transform=transform: batch.finish(transform(batch.x, batch.y)[1])
-    own = batch.x.clone()
     for name, mixup, cutmix, mode in (
         ("timm mixup", 1.0, 0.0, "batch"),
         ("timm cutmix", 0.0, 1.0, "batch"),
@@ -102,7 +104,7 @@ def theirs(batch: Batch) -> Iterator[tuple[str, Work]]:
         ("timm cutmix per sample", 0.0, 1.0, "elem"),
     ):
         mixer = Timm(mixup, cutmix, mode=mode, label_smoothing=0.0, num_classes=batch.classes)
-        yield name, lambda mixer=mixer: batch.finish(mixer(own, batch.y)[1])
+        yield name, lambda mixer=mixer: batch.finish(mixer(batch.own, batch.y)[1])
 
 
 def in_turn(variants: dict[str, Work], rounds: int, repeat: int = 1) -> Timing:
@@ -113,9 +115,10 @@ def in_turn(variants: dict[str, Work], rounds: int, repeat: int = 1) -> Timing:
         for _ in range(2):
             work()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
+    order = Random(0)
     for _ in range(rounds):
-        for name, work in variants.items():
-            work()  # whoever comes after a stranger finds neither its batch nor its code in the cache
+        for name, work in order.sample(list(variants.items()), len(variants)):
+            work()
             began = time.process_time()
             for _ in range(repeat):
                 work()
@@ -132,7 +135,7 @@ def measure_shape(shape: tuple[int, int, int, int, int], rounds: int) -> dict[st
         **dict(ours(batch)),
         **dict(theirs(batch)),
     }
-    timing = in_turn(variants, rounds, repeat=3)
+    timing = in_turn(variants, rounds, repeat=10)
     return {
         "counted": timing.counted,
         "idle_ratio": timing.idle_ratio,
@@ -199,15 +202,15 @@ def cost(results: dict[str, Any], card: str) -> str:
     )
     if card == "moex":
         said += f" The same plain step, timed twice, differs by {step['milliseconds']['plain again']:.2g} ms."
-    rivals = [other for name in (card, f"{card} in place") for other in RIVALS.get(name, ())]
-    others = [f"{other} {small['milliseconds'][other]:.2g} ms" for other in rivals]
-    beside = f" In the same run: {', '.join(others)}." if others else ""
-    per = f"{card} per sample"
-    sample = f" Per sample: {small['milliseconds'][per]:.2g} ms." if per in small["milliseconds"] else ""
-    place = f"{card} in place"
-    sample += f" In place: {small['milliseconds'][place]:.2g} ms." if place in small["milliseconds"] else ""
+    forms = [form for form in ("in place", "per sample", "per sample in place") if f"{card} {form}" in taken]
+    said += "".join(f" {form.capitalize()}: {taken[f'{card} {form}']:.2g} ms." for form in forms)
+    rivals = [other for name in (card, *(f"{card} {form}" for form in forms)) for other in RIVALS.get(name, ())]
+    others = [f"{other} {taken[other]:.2g} ms" for other in rivals]
+    said += f" In the same run: {', '.join(others)}." if others else ""
+    slower = [bar for bar in results["bars"] if bar["pair"].split(" / ")[1] in rivals and not bar["holds"]]
+    said += "".join(f" Slower than its like: {b['pair']}, {b['shape']}, × {b['ratio']:.2f}." for b in slower)
     where = f"{facts['cpu']}, threads: {facts['threads']}, torch {facts['torch']}"
-    return f"{said}{beside}{sample}\n\n<sub>`python -m benchmarks.methods`, {facts['date']}: {where}</sub>"
+    return f"{said}\n\n<sub>`python -m benchmarks.methods`, {facts['date']}: {where}</sub>"
 
 
 def filled(page: str, card: str, results: dict[str, Any]) -> str:

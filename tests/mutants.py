@@ -493,8 +493,8 @@ MUTANTS = [
     Mutant(
         "one pastes from oneself",
         "augment/cutmix.py",
-        "patch = partners(x[window], index)",
-        "patch = x[window].clone()",
+        "patch = partners(hole, index)",
+        "patch = hole.clone()",
         "test_augment_images.py",
         "pasting_pixel_by_pixel",
     ),

@@ -98,6 +98,9 @@ def test_large_images_that_are_taken_one_by_one_are_what_small_ones_are(dtype: t
     )
     assert_close(mixup(x, Y, index=INDEX, lam=PER_SAMPLE)[0], reference.mixup(x.double(), INDEX, PER_SAMPLE), dtype)
     assert torch.equal(cutmix(x, Y, index=INDEX, box=boxes)[0], reference.cutmix(x, INDEX, boxes.tolist())[0])
+    own = x.clone(memory_format=torch.preserve_format)
+    assert cutmix(own, Y, index=INDEX, box=boxes, inplace=True)[0] is own
+    assert torch.equal(own, reference.cutmix(x, INDEX, boxes.tolist())[0])
     assert torch.equal(cutout(x, Y, box=boxes)[0], reference.cutout(x, boxes.tolist()))
     for method in METHODS.values():
         assert method(x, Y, step=1)[0].is_contiguous(memory_format=torch.channels_last)
@@ -173,7 +176,7 @@ def test_in_place_the_same_images_come_out_in_the_batch_that_was_given(method) -
         found, same = method(x, Y, step=step, inplace=True)
         assert_same_bits(found, wanted)
         assert torch.equal(same.probabilities(CLASSES), targets.probabilities(CLASSES))
-        assert found is x or (isinstance(method, CutMix) and method.per == "sample")
+        assert found is x
 
 
 # --- draws -----------------------------------------------------------------------------------------------------------

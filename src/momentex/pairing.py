@@ -60,12 +60,13 @@ class Beta:
     def draw_one(self, generator: torch.Generator) -> float:
         """`draw` of one number, without a tensor for each operation: this is every step."""
         a, b = self._parameters
-        uniform = torch.rand(2, dtype=torch.float64, generator=generator, device=CPU).tolist()
+        u, v = torch.rand(2, dtype=torch.float64, generator=generator, device=CPU).tolist()
         shape = torch.tensor((a + 1, b + 1), dtype=torch.float64, device=CPU)
-        gammas = torch._standard_gamma(shape, generator=generator).tolist()
-        one, other = (math.log(g) + math.log(u or TINY) / s for g, u, s in zip(gammas, uniform, (a, b), strict=True))
-        less = math.exp(-abs(one - other))  # the sigmoid of the difference, which does not overflow
-        return (1.0 if one > other else less) / (1.0 + less)
+        g, h = torch._standard_gamma(shape, generator=generator).tolist()
+        log = math.log
+        logit = log(g) + log(u or TINY) / a - (log(h) + log(v or TINY) / b)
+        less = math.exp(-abs(logit))  # does not overflow
+        return (1.0 if logit > 0 else less) / (1.0 + less)
 
 
 Lam: TypeAlias = float | Beta

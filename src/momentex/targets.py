@@ -150,7 +150,7 @@ class Targets:
         total: Tensor | None = None
         for term in self.terms:
             value = _cross_entropy_term(log_p, term, *options)
-            total = value if total is None else total + value
+            total = _plus(total, value, 1.0 if isinstance(term.weight, Tensor) else term.weight)
         assert total is not None
         return total
 
@@ -221,11 +221,11 @@ _HALVES = (torch.float16, torch.bfloat16)
 def _cross_entropy_term(
     log_p: Tensor, term: Term, class_weight: Tensor | None, ignore_index: int, smoothing: float, reduction: str
 ) -> Tensor:
+    """Reduced, and weighted if there is a λ for each sample, which cannot be done later."""
     labels, weight = term
     soft_rows = labels.is_floating_point()
     if not (soft_rows or smoothing or isinstance(weight, Tensor)):  # torch's own reduction: most steps, in fewest calls
-        value = F.nll_loss(log_p, labels, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
-        return value if weight == 1.0 else value * weight
+        return F.nll_loss(log_p, labels, weight=class_weight, ignore_index=ignore_index, reduction=reduction)
     if soft_rows:
         if labels.shape != log_p.shape:
             raise ShapeError(
@@ -245,10 +245,20 @@ def _cross_entropy_term(
             losses = losses * (1 - smoothing) + spread * smoothing
         counted = valid if class_weight is None else class_weight[labels.where(valid, 0).long()] * valid
         count = counted.sum()
-    losses = losses * (_for_samples(weight, losses, len(labels)) if isinstance(weight, Tensor) else weight)
+    if isinstance(weight, Tensor):
+        losses = losses * _for_samples(weight, losses, len(labels))
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / count.to(losses.device)
+
+
+def _plus(total: Tensor | None, value: Tensor, weight: float) -> Tensor:
+    """total + weight · value."""
+    if total is None:
+        return value if weight == 1.0 else value * weight
+    if torch.compiler.is_compiling():
+        return total + value * weight  # of `alpha` compilers make a constant, and so a graph for each λ
+    return total.add(value, alpha=weight)
 
 
 def _along_classes(class_weight: Tensor, logits: Tensor) -> Tensor:

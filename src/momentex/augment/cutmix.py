@@ -43,29 +43,40 @@ def cutmix(
     targets = as_targets(targets, x)
     check_partners(index, len(x))
     check_boxes(box, x)
-    height, width = check_images(x)
+    return _mixed(x, targets, index, box, inplace)
+
+
+def _mixed(x: Tensor, targets: Targets, index: Tensor, box: Boxes, inplace: bool) -> tuple[Tensor, Targets]:
+    """`cutmix` with partners and boxes that were looked at, or drawn here."""
+    height, width = x.shape[-2:]
     index = index.to(x.device, non_blocking=True)  # once: images and labels are usually on one device
     if isinstance(box, Tensor):
         area = (box[:, 1] - box[:, 0]) * (box[:, 3] - box[:, 2])
-        mixed = targets.mixed_with(index, 1 - area.float() / (height * width))
+        mixed = targets.mixed_as_checked(index, 1 - area.float() / (height * width))
         if one_by_one(x) and looks_are_free(box):
-            return _pasted(x, index, box), mixed
-        return torch.where(inside(box, x), partners(x, index), x), mixed
+            return _pasted(x, index, box, inplace), mixed
+        pasted = torch.where(inside(box, x), partners(x, index), x)
+        return x.copy_(pasted) if inplace else pasted, mixed
     if box.area == 0:
         return x, targets
     window = (..., slice(box.top, box.bottom), slice(box.left, box.right))
-    patch = partners(x[window], index)
+    hole = x[window]
+    patch = partners(hole, index)
     pasted = x if inplace else x.clone()
-    pasted[window] = patch
+    (hole if inplace else pasted[window]).copy_(patch)
     return pasted, targets.mixed_as_checked(index, 1 - box.area / (height * width))
 
 
-def _pasted(x: Tensor, index: Tensor, boxes: Tensor) -> Tensor:
-    """One image after the other, which touches no pixel outside of the boxes twice."""
-    pasted, images = x.clone(), x.unbind()
-    for image, partner, (top, bottom, left, right) in zip(pasted.unbind(), index.tolist(), boxes.tolist(), strict=True):
-        window = (..., slice(top, bottom), slice(left, right))
-        image[window] = images[partner][window]
+def _pasted(x: Tensor, index: Tensor, boxes: Tensor, inplace: bool) -> Tensor:
+    """One image after the other: no pixel outside of the boxes is touched, but for the copy if it is not `inplace`."""
+    windows = [(..., slice(top, bottom), slice(left, right)) for top, bottom, left, right in boxes.tolist()]
+    images, pairs = x.unbind(), zip(index.tolist(), windows, strict=True)
+    patches = [images[partner][window] for partner, window in pairs]
+    if inplace:
+        patches = [patch.clone() for patch in patches]  # all of them, before the first image is written to
+    pasted = x if inplace else x.clone()
+    for image, window, patch in zip(pasted.unbind(), windows, patches, strict=True):
+        image[window].copy_(patch)
     return pasted
 
 
@@ -83,7 +94,7 @@ def drawn(
     else:
         ratio = (1 - plan.lam) ** 0.5
         box = around_one(centre(height, width, at), (int(height * ratio), int(width * ratio)), height, width)
-    return cutmix(x, targets, index=plan.index, box=box, inplace=inplace)
+    return _mixed(x, targets, plan.index, box, inplace)
 
 
 def sides(lam: Tensor, height: int, width: int) -> Tensor:

@@ -64,7 +64,8 @@ def check_partners(index: Tensor, size: int) -> None:
 
 def partners(x: Tensor, index: Tensor) -> Tensor:
     """A copy of x[index] that lies in memory as x does; index_select alone forgets channels_last, and is slow on it."""
-    if x.is_contiguous():
+    strides = x.stride()[1:]
+    if strides == tuple(sorted(strides, reverse=True)):
         return x.index_select(0, index)
     order = [0, *sorted(range(1, x.ndim), key=x.stride, reverse=True)]
     there = x.permute(order).index_select(0, index)
@@ -97,8 +98,8 @@ def planned(how: Mixup | CutMix | LabelInterpolation, at: At, targets: Targets, 
 def centre(height: int, width: int, at: At) -> tuple[int, int]:
     """A pixel drawn uniformly for the batch, common to all ranks."""
     generator = stream(at[0], at[1], f"{at[2]}.box")
-    row, column = (torch.randint(side, (1,), generator=generator, device=CPU) for side in (height, width))
-    return int(row), int(column)
+    row = torch.randint(height, (1,), generator=generator, device=CPU)
+    return int(row), int(torch.randint(width, (1,), generator=generator, device=CPU))
 
 
 def centres(height: int, width: int, size: int, at: At) -> Tensor:

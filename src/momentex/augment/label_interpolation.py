@@ -15,4 +15,4 @@ def drawn(
     """x as it is, and targets mixed with what is drawn for this step."""
     targets = as_targets(targets, x)
     plan = planned(how, at, targets, index)
-    return x, targets.mixed_with(plan.index, plan.lam) if plan.on else targets
+    return x, targets.mixed_as_checked(plan.index, plan.lam) if plan.on else targets

@@ -8,7 +8,7 @@ from torch import Tensor
 from momentex.augment.drawing import At, as_targets, check_partners, one_by_one, partners, planned
 from momentex.augment.values import Mixup
 from momentex.errors import FeatureError
-from momentex.targets import Targets, checked_lam
+from momentex.targets import Targets, Weight, checked_lam
 
 
 def mixup(x: Tensor, targets: Tensor | Targets, *, index: Tensor, lam: float | Tensor) -> tuple[Tensor, Targets]:
@@ -20,10 +20,14 @@ def mixup(x: Tensor, targets: Tensor | Targets, *, index: Tensor, lam: float | T
     (tensor([2., 6.]), Targets(0.75 · torch.int64 (2,) + 0.25 · torch.int64 (2,)))
     """
     targets = as_targets(targets, x)
+    check_partners(index, len(x))
+    return _mixed(x, targets, index, checked_lam(lam, len(x)))
+
+
+def _mixed(x: Tensor, targets: Targets, index: Tensor, weight: Weight) -> tuple[Tensor, Targets]:
+    """`mixup` with partners and λ that were looked at, or drawn here."""
     if not x.is_floating_point():
         raise FeatureError(f"x is {x.dtype}; averages need floating-point images: normalise them first.")
-    check_partners(index, len(x))
-    weight = checked_lam(lam, len(x))
     index = index.to(x.device, non_blocking=True)  # once: images and labels are usually on one device
     mixed = targets.mixed_as_checked(index, weight)
     if isinstance(weight, float) and weight == 1.0:
@@ -36,7 +40,7 @@ def mixup(x: Tensor, targets: Tensor | Targets, *, index: Tensor, lam: float | T
     return partners(x, index).lerp_(x, weight), mixed  # written into the partners, which are a copy
 
 
-def _averaged(x: Tensor, index: Tensor, weight: float | Tensor) -> Tensor:
+def _averaged(x: Tensor, index: Tensor, weight: Weight) -> Tensor:
     """One image after the other, without a copy of the partners."""
     mixed, images = torch.empty_like(x), x.unbind()
     weights = weight.flatten().tolist() if isinstance(weight, Tensor) else [weight] * len(x)
@@ -49,4 +53,4 @@ def drawn(how: Mixup, x: Tensor, targets: Tensor | Targets, at: At, index: Tenso
     """`mixup` with what is drawn for this step."""
     targets = as_targets(targets, x)
     plan = planned(how, at, targets, index)
-    return mixup(x, targets, index=plan.index, lam=plan.lam) if plan.on else (x, targets)
+    return _mixed(x, targets, plan.index, plan.lam) if plan.on else (x, targets)
