@@ -208,7 +208,11 @@ def cost(results: dict[str, Any], card: str) -> str:
     others = [f"{other} {taken[other]:.2g} ms" for other in rivals]
     said += f" In the same run: {', '.join(others)}." if others else ""
     slower = [bar for bar in results["bars"] if bar["pair"].split(" / ")[1] in rivals and not bar["holds"]]
-    said += "".join(f" Slower than its like: {b['pair']}, {b['shape']}, × {b['ratio']:.2f}." for b in slower)
+    said += "".join(
+        f" Slower than its like: {bar['pair']}, {bar['shape']}, × {bar['ratio']:.2f}, "
+        f"{bar['more_of_a_step'] * step['plain_milliseconds'] * 1000:.0f} µs: partners, λ and boxes have a stream each."
+        for bar in slower
+    )
     where = f"{facts['cpu']}, threads: {facts['threads']}, torch {facts['torch']}"
     return f"{said}\n\n<sub>`python -m benchmarks.methods`, {facts['date']}: {where}</sub>"
 
