@@ -50,7 +50,7 @@ class Targets:
         self._on_use: tuple[Callable[[Tensor], None], ...] = ()
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.labels.shape[0]
 
     def __repr__(self) -> str:
         parts = (f"{_show(w)} · {t.dtype} {tuple(t.shape)}" for t, w in self.terms)
@@ -144,7 +144,7 @@ class Targets:
         if reduction not in ("mean", "sum", "none"):
             raise TargetError(f"reduction is {reduction!r}; it is 'mean', 'sum' or 'none'.")
         self._use(logits)
-        log_p = F.log_softmax(logits, 1, dtype=torch.float32 if logits.dtype in _HALVES else None)
+        log_p = logits.log_softmax(1, dtype=torch.float32 if logits.dtype in _HALVES else None)
         weight = None if weight is None else weight.to(log_p.dtype)
         options = (weight, ignore_index, check_fraction("label_smoothing", label_smoothing), reduction)
         total: Tensor | None = None

@@ -41,7 +41,7 @@ Boxes: TypeAlias = Box | Tensor  # one for all images; or (batch, 4), a Box for 
 def as_targets(targets: Tensor | Targets, x: Tensor) -> Targets:
     """Labels as targets, as many as there are images."""
     targets = targets if isinstance(targets, Targets) else Targets(targets)
-    if not isinstance(x, Tensor) or x.ndim < 2 or len(x) != len(targets):
+    if not isinstance(x, Tensor) or x.ndim < 2 or x.shape[0] != len(targets):
         given = f"a tensor {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise ShapeError(
             f"x is {given} for {len(targets)} labels; it must be a tensor (batch, …), a row for each label."
@@ -96,10 +96,13 @@ def planned(how: Mixup | CutMix | LabelInterpolation, at: At, targets: Targets, 
 
 
 def centre(height: int, width: int, at: At) -> tuple[int, int]:
-    """A pixel drawn uniformly for the batch, common to all ranks."""
+    """A pixel drawn uniformly for the batch, common to all ranks. (Of squares in one call, which draws the same.)"""
     generator = stream(at[0], at[1], f"{at[2]}.box")
-    row = torch.randint(height, (1,), generator=generator, device=CPU)
-    return int(row), int(torch.randint(width, (1,), generator=generator, device=CPU))
+    if height == width:
+        row, column = torch.randint(height, (2,), generator=generator, device=CPU).tolist()
+        return row, column
+    row, column = (torch.randint(side, (1,), generator=generator, device=CPU) for side in (height, width))
+    return int(row), int(column)
 
 
 def centres(height: int, width: int, size: int, at: At) -> Tensor:
